@@ -1,0 +1,55 @@
+"""Every way a task can end badly, as one exception tree with the exit status in the class.
+
+    PsTrainError                 exit_status
+      UsageError                 1    flags, TF_CONFIG, the cluster's description
+      ModelError                 1    the user's input_fn, model_fn or their graph
+      PeerLostError              138  a peer or the network was lost past the stated bound
+      StoppedError               130 / 143  SIGINT / SIGTERM
+
+Each message says what was wrong with the value, what was expected, and what to do:
+
+>>> raise UsageError("--task_index=3 is not in job 'ps', which has 2 tasks (0-1). Check --task_index or --ps_hosts.")
+Traceback (most recent call last):
+ps_train.errors.UsageError: --task_index=3 is not in job 'ps', which has 2 tasks (0-1). Check --task_index or --ps_hosts.
+
+Schedulers restart a task that ends with 128-255 and give up on 1-127 (Kubeflow's `ExitCode` restart policy).
+"""
+
+EXIT_DONE = 0
+EXIT_PERMANENT = 1
+EXIT_RETRYABLE = 138
+EXIT_SIGINT = 130
+EXIT_SIGTERM = 143
+
+
+class PsTrainError(Exception):
+    """Base of all errors that ps_train raises on purpose; `exit_status` is what the process ends with."""
+
+    exit_status = EXIT_PERMANENT
+
+
+class UsageError(PsTrainError):
+    """A mistake in flags, environment or the cluster's description; found before TensorFlow is imported."""
+
+    @classmethod
+    def from_problems(cls, problems: list[str]) -> "UsageError":
+        """One error for all problems found, a line each."""
+        return cls("\n".join(problems))
+
+
+class ModelError(PsTrainError):
+    """The user's model file, `input_fn` or `model_fn` is wrong, or the graph that they built cannot run."""
+
+
+class PeerLostError(PsTrainError):
+    """A task that this one needs was not there, or was lost, for longer than the stated bound. Worth a restart."""
+
+    exit_status = EXIT_RETRYABLE
+
+
+class StoppedError(PsTrainError):
+    """The task was asked to stop by a signal. `exit_status` is 128 + the signal's number."""
+
+    def __init__(self, message: str, exit_status: int = EXIT_SIGTERM):
+        super().__init__(message)
+        self.exit_status = exit_status
