@@ -1,0 +1,55 @@
+"""The only `import tensorflow` of the package, made on first use, and the list of every private TensorFlow name in use.
+
+    from ps_train.compat import tf1        # imports TensorFlow here, not at `import ps_train`
+
+The import is quiet: TensorFlow 2.21 writes a handful of lines to file descriptor 2 before its own log level applies
+(oneDNN, missing CUDA); they are held back during the import and shown only if it fails. Graph mode is switched on,
+since everything here builds TF1 graphs.
+
+Private or undocumented TensorFlow things that ps_train relies on, all of them unchanged since TensorFlow 1.15:
+
+- the gRPC methods `/tensorflow.MasterService/{CreateSession,RunStep,CloseSession}` and their field numbers
+  (tensorflow/core/protobuf/master.proto), in `board`: the only calls that can be given a deadline;
+- the environment variable `GRPC_FAIL_FAST`, read when a server starts, in `server`;
+- `CheckpointSaverHook._save`, `._timer`, in `hooks`: saving while the chief waits for the others;
+- `MonitoredSession._sess`... is not used: the session is reached through `run_step_fn`.
+"""
+
+import os
+import sys
+import tempfile
+
+MIN_TENSORFLOW = (2, 21)
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
+
+
+def import_tensorflow():
+    """Imports TensorFlow once, quietly, in graph mode; returns the module."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            import tensorflow
+        except BaseException:
+            os.dup2(stderr, 2)
+            held.seek(0)
+            sys.stderr.write(held.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+    tensorflow.compat.v1.disable_eager_execution()
+    tensorflow.get_logger().setLevel(os.environ.get("PS_TRAIN_TF_LOG_LEVEL", "ERROR"))
+    tensorflow.get_logger().propagate = False
+    return tensorflow
+
+
+def __getattr__(name):
+    if name not in ("tf", "tf1"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if "tf" not in globals():
+        globals()["tf"] = import_tensorflow()
+        globals()["tf1"] = globals()["tf"].compat.v1
+    return globals()[name]
