@@ -1,0 +1,432 @@
+"""Who is in the cluster and where: `TaskId` and `Cluster`, frozen values that need no TensorFlow.
+
+>>> cluster = Cluster.from_hosts(ps="ps0.lan:2222", worker="w0.lan:2222,w1.lan:2222")
+>>> [str(task) for task in cluster.training_tasks]
+['worker:0', 'worker:1']
+>>> str(cluster.chief_task)
+'worker:0'
+>>> cluster.address(TaskId("ps", 0))
+'ps0.lan:2222'
+
+A `Cluster` that exists is valid: every constructor checks the whole description and raises one `UsageError` that has a
+line for each problem. Addresses are kept as they were written (less surrounding blanks); they are compared by what
+they mean, so `LOCALHOST:2222`, `127.0.0.1:2222` and `[::1]:2222` are one address.
+
+The evaluator is a task, but never in the cluster: nobody waits for it and it talks to nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ps_train.errors import UsageError
+
+JOBS = ("ps", "worker", "chief", "evaluator")
+FROM_FLAGS = "flags"
+FROM_TF_CONFIG = "TF_CONFIG"
+
+_HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
+_LOOPBACK_NAMES = frozenset(
+    {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "127.0.0.1", "::1"}
+)
+
+Indexed = tuple[tuple[int, str], ...]
+"""A job's addresses: (index, "host:port") pairs by rising index; a sparse job leaves indices out."""
+
+
+@dataclass(frozen=True, order=True)
+class TaskId:
+    """One task's name: its job and its index in the job, from 0. Printed as `worker:1`."""
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        """`job:index`, as log lines and messages have it."""
+        return f"{self.job}:{self.index}"
+
+    @classmethod
+    def from_string(cls, text: str) -> TaskId:
+        """The inverse of `str()`: `TaskId.from_string("worker:1")`. Raises `UsageError` for anything else."""
+        match = re.fullmatch(r"([a-z]+):([0-9]{1,9})", text.strip())
+        if match is None or match[1] not in JOBS:
+            raise UsageError(
+                f"Task {shown(text)} is not a task. Write job:index, such as worker:1; {_JOBS_LINE}"
+            )
+        return cls(match[1], int(match[2]))
+
+
+_JOBS_LINE = "the jobs are ps, worker, chief and evaluator."
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The ps and training tasks of one job and their addresses. Equal, hashable, and the same in every process.
+
+    Make one with `from_hosts` or `from_dict`. `source` names where it came from, for the remedy in messages; it takes
+    no part in comparisons.
+    """
+
+    ps: Indexed
+    worker: Indexed
+    chief: str | None = None
+    source: str = field(default=FROM_FLAGS, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Sorts by index and checks; raises `UsageError`."""
+        object.__setattr__(self, "ps", tuple(sorted(self.ps)))
+        object.__setattr__(self, "worker", tuple(sorted(self.worker)))
+        problems = _find_problems(self._jobs(), self.source)
+        if problems:
+            raise UsageError.from_problems(problems)
+
+    @classmethod
+    def from_hosts(
+        cls,
+        ps: str | Sequence[str] | None = None,
+        worker: str | Sequence[str] | None = None,
+        chief: str | Sequence[str] | None = None,
+    ) -> Cluster:
+        """From lists of `host:port`, each a sequence or one comma-separated string as in --ps_hosts."""
+        return cls._from_jobs({"ps": ps, "worker": worker, "chief": chief}, FROM_FLAGS, [])
+
+    @classmethod
+    def from_dict(cls, jobs: Mapping[str, Any], source: str = FROM_TF_CONFIG) -> Cluster:
+        """From `{job: [address, ...]}` or `{job: {index: address}}`, as TF_CONFIG and `tf.train.ClusterSpec` have it.
+
+        Indices may be text ("0") and may have gaps. `master` is another word for `chief`. `evaluator` and jobs that
+        are none of ours are left out.
+        """
+        if not isinstance(jobs, Mapping):
+            raise UsageError(f"The cluster is {shown(jobs)}. Expected an object such as {_EXAMPLE_DICT}.")
+        wanted = {job: jobs.get(job) for job in ("ps", "worker", "chief")}
+        problems = []
+        if jobs.get("master"):
+            if wanted["chief"]:
+                problems.append(
+                    "The cluster has both a 'chief' and a 'master', which are the same job. Keep one."
+                )
+            else:
+                wanted["chief"] = jobs["master"]
+        unknown = sorted(shown(job) for job in jobs if job not in (*JOBS, "master"))
+        return cls._from_jobs(
+            wanted, source, problems, f" Not a job, left out: {', '.join(unknown)}." if unknown else ""
+        )
+
+    @classmethod
+    def _from_jobs(cls, jobs: Mapping[str, Any], source: str, problems: list[str], note: str = "") -> Cluster:
+        problems = list(problems)
+        indexed = {job: _index_hosts(job, hosts, problems) for job, hosts in jobs.items()}
+        chiefs = indexed["chief"]
+        if len(chiefs) > 1:
+            problems.append(
+                f"There are {len(chiefs)} chiefs, expected at most one. {_remedy(source, 'chief')}"
+            )
+        problems += _find_problems(indexed, source, note)
+        if problems:
+            raise UsageError.from_problems(problems)
+        return cls(tuple(indexed["ps"]), tuple(indexed["worker"]), chiefs[0][1] if chiefs else None, source)
+
+    @property
+    def ps_tasks(self) -> tuple[TaskId, ...]:
+        """The ps tasks by rising index."""
+        return tuple(TaskId("ps", index) for index, _ in self.ps)
+
+    @property
+    def training_tasks(self) -> tuple[TaskId, ...]:
+        """All tasks that compute gradients: the chief job if there is one, then the workers by rising index.
+
+        The order is the same in every process; it numbers the data shards.
+        """
+        chief = (TaskId("chief", 0),) if self.chief is not None else ()
+        return chief + tuple(TaskId("worker", index) for index, _ in self.worker)
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Every task of the cluster, ps first."""
+        return self.ps_tasks + self.training_tasks
+
+    @property
+    def num_ps(self) -> int:
+        """How many ps tasks there are."""
+        return len(self.ps)
+
+    @property
+    def num_workers(self) -> int:
+        """How many training tasks there are, the chief among them."""
+        return len(self.training_tasks)
+
+    @property
+    def chief_task(self) -> TaskId:
+        """The one task that initialises variables and writes checkpoints: `chief:0`, else `worker:0`."""
+        return self.training_tasks[0]
+
+    def is_chief(self, task: TaskId) -> bool:
+        """Whether `task` is the chief."""
+        return task == self.chief_task
+
+    def shard_index(self, task: TaskId) -> int:
+        """The position of a training task in `training_tasks`, from 0 (the chief)."""
+        self.check_member(task)
+        if task.job == "ps":
+            raise UsageError(
+                f"Task {task} does not train, so it has no data shard. Expected a worker or the chief."
+            )
+        return self.training_tasks.index(task)
+
+    def address(self, task: TaskId) -> str:
+        """`host:port` of a member."""
+        self.check_member(task)
+        return dict(self._jobs()[task.job])[task.index]
+
+    def check_member(self, task: TaskId) -> None:
+        """Raises `UsageError` if `task` is not in the cluster. The evaluator never is."""
+        if task in self.tasks:
+            return
+        where = f"Task {task} is not in the cluster: "
+        if task.job not in JOBS:
+            raise UsageError(f"{where}there is no job {shown(task.job)}; {_JOBS_LINE}")
+        if task.job == "evaluator":
+            raise UsageError(f"{where}an evaluator reads checkpoints only, no task talks to it.")
+        indices = [index for index, _ in self._jobs()[task.job]]
+        if not indices and task.job == "chief":
+            raise UsageError(
+                f"{where}it has no job 'chief', so worker:0 is the chief. {_task_remedy(self.source, 'chief')}"
+            )
+        if not indices:
+            raise UsageError(f"{where}it has no job {task.job!r}. {_task_remedy(self.source, task.job)}")
+        raise UsageError(
+            f"{where}job {task.job!r} has {_count(indices)}. {_task_remedy(self.source, task.job)}"
+        )
+
+    def as_dict(self) -> dict[str, dict[int, str]]:
+        """`{job: {index: address}}` for `tf.train.ClusterSpec`; jobs without tasks are left out."""
+        return {job: dict(hosts) for job, hosts in self._jobs().items() if hosts}
+
+    def fingerprint(self) -> str:
+        """12 hex digits, equal for clusters whose addresses mean the same in the same order. Stable over versions."""
+        lines = [f"{job}:{index}={key}" for job, index, key in self._keys()]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+    def differences(self, other: Cluster) -> list[str]:
+        """A line for each job that differs in meaning, with both lists; empty if the fingerprints are equal."""
+        lines = []
+        for job, hosts in self._jobs().items():
+            others = other._jobs()[job]
+            mine = [(index, comparable(address)) for index, address in hosts]
+            theirs = [(index, comparable(address)) for index, address in others]
+            if mine == theirs:
+                continue
+            reordered = sorted(key for _, key in mine) == sorted(key for _, key in theirs)
+            what = "has the same addresses in another order" if reordered else "differs"
+            lines.append(f"Job {job!r} {what}: {_join(hosts)} here, {_join(others)} there.")
+        return lines
+
+    def describe(self) -> str:
+        """A line for each task: its name, its address, and who is the chief."""
+        width = max(len(str(task)) for task in self.tasks)
+        return "\n".join(
+            f"{task!s:<{width}}  {self.address(task)}{'  (chief)' if self.is_chief(task) else ''}"
+            for task in self.tasks
+        )
+
+    def _jobs(self) -> dict[str, Indexed]:
+        chief = ((0, self.chief),) if self.chief is not None else ()
+        return {"ps": self.ps, "worker": self.worker, "chief": chief}
+
+    def _keys(self) -> list[tuple[str, int, str]]:
+        return [
+            (job, index, comparable(address))
+            for job, hosts in self._jobs().items()
+            for index, address in hosts
+        ]
+
+
+_EXAMPLE_DICT = '{"ps": ["host:port"], "worker": ["host:port"]}'
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`("host", port)` of `host:port`; the brackets of an IPv6 host are taken off. Raises `UsageError`."""
+    problem = _address_problem(address)
+    if problem:
+        raise UsageError(f"Address {shown(address)} {problem}")
+    host, _, port = address.strip().rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def comparable(address: str) -> str:
+    """One spelling for all spellings of a valid address: lower case, loopback names joined, IPv6 compressed."""
+    host, port = split_address(address)
+    host = host.lower().rstrip(".")
+    if ":" in host:
+        host = str(ipaddress.IPv6Address(host))
+    if host in _LOOPBACK_NAMES:
+        host = "localhost"
+    return f"{host}:{port}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `host:port` can be reached from its own machine only."""
+    host = comparable(address).rpartition(":")[0]
+    return host == "localhost" or host.startswith("127.") and host.replace(".", "").isdigit()
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """`value` as a message quotes it: its repr on one line, cut if long."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _index_hosts(job: str, hosts: Any, problems: list[str]) -> list[tuple[int, Any]]:
+    """(index, address) pairs of one job's list, mapping or comma-separated string; appends what it cannot index."""
+    if hosts is None or isinstance(hosts, str) and not hosts.strip():
+        return []
+    if isinstance(hosts, str):
+        hosts = hosts.split(",")
+    if not isinstance(hosts, Mapping):
+        if not isinstance(hosts, Iterable):
+            problems.append(f"Job {job!r} is {shown(hosts)}. Expected a list of host:port.")
+            return []
+        return [(index, _stripped(address)) for index, address in enumerate(hosts)]
+    indexed: dict[int, Any] = {}
+    for key, address in hosts.items():
+        if isinstance(key, bool) or not re.fullmatch(r"[0-9]{1,9}", str(key).strip()):
+            problems.append(f"Job {job!r} has the index {shown(key)}. Expected a whole number from 0.")
+        elif int(key) in indexed:
+            problems.append(f"Job {job!r} has the index {int(key)} twice. Expected each index once.")
+        else:
+            indexed[int(key)] = _stripped(address)
+    return sorted(indexed.items(), key=lambda item: item[0])
+
+
+def _stripped(address: Any) -> Any:
+    return address.strip() if isinstance(address, str) else address
+
+
+def _find_problems(jobs: Mapping[str, Sequence[tuple[int, Any]]], source: str, note: str = "") -> list[str]:
+    """Everything that is wrong with the addresses and with the cluster as a whole."""
+    problems = []
+    if not jobs["ps"]:
+        problems.append(
+            f"The cluster has no ps. Expected at least one host:port. {_remedy(source, 'ps')}{note}"
+        )
+    if not jobs["worker"] and not jobs["chief"]:
+        problems.append(
+            f"The cluster has no worker and no chief. Expected at least one host:port. {_remedy(source, 'worker')}{note}"
+        )
+    elif not jobs["chief"] and 0 not in dict(jobs["worker"]):
+        problems.append(
+            f"The cluster has neither a chief nor a worker:0 to be the chief; its workers are {_indices(jobs['worker'])}. "
+            f"{_remedy(source, 'worker')}"
+        )
+    owners: dict[str, TaskId] = {}
+    for job, hosts in jobs.items():
+        for index, address in hosts:
+            task = TaskId(job, index)
+            problem = _address_problem(address)
+            if problem:
+                problems.append(f"Address {shown(address)} of {task} {problem} {_remedy(source, job)}")
+                continue
+            owner = owners.setdefault(comparable(address), task)
+            if owner != task:
+                problems.append(
+                    f"Address {shown(address)} of {task} is also that of {owner}. "
+                    f"Each task needs a port of its own. {_remedy(source, job)}"
+                )
+    return problems
+
+
+def _address_problem(address: Any) -> str:
+    """What is wrong with `host:port` and what was expected, to follow the address in a sentence; "" if it is valid."""
+    if not isinstance(address, str):
+        return "is not text. Expected host:port."
+    if not address:
+        return "is empty. Expected host:port between the commas."
+    if re.search(r"\s", address.strip()):
+        return "has a blank inside. Expected host:port, with commas between addresses."
+    if "://" in address:
+        return "has a scheme. Expected host:port alone."
+    host, colon, port = address.strip().rpartition(":")
+    if address.strip().endswith("]") or not colon:
+        return "has no port. Expected host:port, such as host:2222."
+    if ":" in host and not host.startswith("["):
+        return "has too many colons. Expected host:port; put an IPv6 host in brackets, such as [::1]:2222."
+    if not re.fullmatch(r"[0-9]{1,9}", port):
+        return f"has the port {shown(port)}. Expected a number from 1 to 65535."
+    if not 1 <= int(port) <= 65535:
+        return f"has the port {int(port)}. Expected a number from 1 to 65535."
+    return _host_problem(host)
+
+
+def _host_problem(host: str) -> str:
+    if not host:
+        return "has no host. Expected host:port, such as localhost:2222."
+    if host.startswith("["):
+        return (
+            ""
+            if host.endswith("]") and _is_ipv6(host[1:-1])
+            else "is not an IPv6 address in brackets, such as [::1]:2222."
+        )
+    if re.fullmatch(r"[0-9.]+", host):
+        return "" if _is_ipv4(host) else f"has the host {shown(host)}, which is not an IPv4 address."
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(_HOST_LABEL.fullmatch(label) for label in labels):
+        return f"has the host {shown(host)}. Expected a name of letters, digits, '-', '_' and '.', or an IP address."
+    return ""
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ipv6(host: str) -> bool:
+    if not _IPV6.fullmatch(host):
+        return False
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _remedy(source: str, job: str) -> str:
+    if source != FROM_FLAGS:
+        return f"Check {source}."
+    return f"Check --{job}_host." if job == "chief" else f"Check --{job}_hosts."
+
+
+def _task_remedy(source: str, job: str) -> str:
+    if source != FROM_FLAGS:
+        return f"Check 'task' and 'cluster' in {source}."
+    return f"Check --task_index or --{job}_host{'' if job == 'chief' else 's'}."
+
+
+def _indices(hosts: Sequence[tuple[int, Any]]) -> str:
+    return ", ".join(str(index) for index, _ in hosts)
+
+
+def _count(indices: list[int]) -> str:
+    """`2 tasks (0-1)`, `1 task (0)`, `2 tasks (0, 3)`."""
+    if len(indices) > 1 and indices == list(range(indices[-1] + 1)):
+        span = f"0-{indices[-1]}"
+    else:
+        span = ", ".join(str(index) for index in indices)
+    return f"{len(indices)} task{'' if len(indices) == 1 else 's'} ({span})"
+
+
+def _join(hosts: Indexed) -> str:
+    if not hosts:
+        return "none"
+    if [index for index, _ in hosts] == list(range(len(hosts))):
+        return ",".join(address for _, address in hosts)
+    return ",".join(f"{index}={address}" for index, address in hosts)

@@ -1,0 +1,224 @@
+"""What a run is asked to do: `TrainConfig`, a frozen value with a field for each flag that is not about the cluster.
+
+>>> config = TrainConfig(update="sync", train_steps=200, model_params=parse_model_params("units=64,dropout=0.1"))
+>>> config.model_params
+{'units': 64, 'dropout': 0.1}
+>>> config.validate(num_workers=2)
+
+`problems` finds everything that is wrong, so that one message can tell it together with the cluster's problems;
+`validate` raises it. `as_flags` writes the value back as a command line, which is how a launcher hands it to its tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ps_train.errors import UsageError
+
+UPDATES = ("async", "sync")
+DEFAULT_CHECKPOINT_SECS = 600.0
+MAX_SEED = 2**31 - 1
+
+ParamValue = int | float | bool | str
+
+
+class Params(dict[str, ParamValue]):
+    """A dict that cannot be changed, in the order of the flag. Copy it with `dict(params)` to change the copy."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("model_params cannot be changed. Change a copy: dict(params).")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Equal params have equal hashes, whatever their order."""
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[Params], tuple[dict[str, ParamValue]]]:
+        """Pickles and copies by value; dict's own way would set the items one by one."""
+        return (Params, (dict(self),))
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The settings of a run, the same in every task. Each field is the flag of that name."""
+
+    model: str | None = None
+    """Path of a .py file or dotted name of a module with `input_fn` and `model_fn`; None: the built-in example."""
+    model_params: Params = dataclasses.field(default_factory=Params)
+    """Given to `input_fn` and `model_fn` as `params`."""
+    batch_size: int = 32
+    """Examples per worker and step."""
+    train_steps: int | None = None
+    """Global steps in total, over all workers and restarts; None: until the workers' data is used up."""
+    update: str = "async"
+    """How gradients are applied: `async` (each worker's at once) or `sync` (aggregated)."""
+    replicas_to_aggregate: int | None = None
+    """Sync: gradients per update; None: one of each worker; fewer makes the others backup workers."""
+    train_dir: str | None = None
+    """Directory of checkpoints and event files; None: nothing is saved."""
+    save_checkpoint_steps: int | None = None
+    """Global steps between checkpoints; None: no limit by steps."""
+    save_checkpoint_secs: float | None = None
+    """Seconds between checkpoints; None: 600, unless `save_checkpoint_steps` is given. See `checkpoint_secs`."""
+    keep_checkpoint_max: int = 5
+    """How many checkpoints to keep; 0: all."""
+    startup_timeout_secs: float = 300.0
+    """How long, in seconds, a task waits for the others to come up."""
+    peer_timeout_secs: float = 60.0
+    """How long, in seconds, a peer may be gone before it counts as lost."""
+    shutdown_timeout_secs: float = 30.0
+    """How long, in seconds, a task waits for the others at its end."""
+    seed: int | None = None
+    """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
+    report_file: str | None = None
+    """Where the task writes its JSON report at its end."""
+    log_dir: str | None = None
+    """Local cluster: directory of a log file per task."""
+    log_every_secs: float = 10.0
+    """Seconds between progress lines."""
+    evaluate: bool | None = None
+    """Local cluster: evaluate on held-out data at the end; None: for the built-in example only."""
+    eval_steps: int | None = None
+    """Batches per evaluation; None: until the evaluation data is used up."""
+    debug: bool = False
+    """Show the traceback of an error in the model."""
+
+    @property
+    def checkpoint_secs(self) -> float | None:
+        """Seconds between checkpoints with the default filled in; None: by steps only.
+
+        With both periods given, a checkpoint is due when the first of them is over.
+        """
+        if self.save_checkpoint_secs is None and self.save_checkpoint_steps is None:
+            return DEFAULT_CHECKPOINT_SECS
+        return self.save_checkpoint_secs
+
+    def num_to_aggregate(self, num_workers: int) -> int:
+        """Gradients per sync update, with the default filled in."""
+        return num_workers if self.replicas_to_aggregate is None else self.replicas_to_aggregate
+
+    def problems(self, num_workers: int | None = None) -> list[str]:
+        """A line for each value that is out of its range; `num_workers` is the number of training tasks, if known."""
+        found = []
+        for name in (
+            "batch_size",
+            "train_steps",
+            "replicas_to_aggregate",
+            "save_checkpoint_steps",
+            "eval_steps",
+        ):
+            found += _out_of_range(name, getattr(self, name), minimum=1)
+        found += _out_of_range("keep_checkpoint_max", self.keep_checkpoint_max, minimum=0)
+        for field in dataclasses.fields(self):
+            if field.name.endswith("_secs"):
+                found += _not_a_duration(field.name, getattr(self, field.name))
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            found.append(f"--seed={self.seed} is out of range. Expected a whole number from 0 to {MAX_SEED}.")
+        if self.update not in UPDATES:
+            found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
+        return found + self._aggregation_problems(num_workers)
+
+    def _aggregation_problems(self, num_workers: int | None) -> list[str]:
+        wanted = self.replicas_to_aggregate
+        if wanted is None:
+            return []
+        if self.update == "async":
+            return [
+                f"--replicas_to_aggregate={wanted} has no meaning in async, where each gradient is applied by itself. "
+                "Add --update=sync or leave it out."
+            ]
+        if num_workers is not None and wanted > num_workers:
+            return [
+                f"--replicas_to_aggregate={wanted} is more than the {num_workers} "
+                f"{'worker' if num_workers == 1 else 'workers'}: an update would wait for gradients that "
+                f"no worker computes. Expected 1 to {num_workers}."
+            ]
+        return []
+
+    def validate(self, num_workers: int | None = None) -> None:
+        """Raises `UsageError` with all `problems`."""
+        found = self.problems(num_workers)
+        if found:
+            raise UsageError.from_problems(found)
+
+    def as_flags(self) -> list[str]:
+        """The command line of this value: `--name=value` for each field that is not at its default."""
+        args = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "model_params":
+                if value:
+                    args.append(f"--model_params={format_model_params(value)}")
+            elif value != field.default:
+                args.append(f"--{field.name}={_as_text(value)}")
+        return args
+
+
+def parse_model_params(text: str | None) -> Params:
+    """`"units=64,rate=1e-3,name=a:b"` as a dict; raises `UsageError` with all problems.
+
+    `true` and `false` in any case become bool, decimal numbers int or float, everything else stays text. A value may
+    contain `=` and `:` but no comma; blanks around keys and values are dropped.
+    """
+    params: dict[str, ParamValue] = {}
+    problems = []
+    for item in (text or "").split(",") if (text or "").strip() else []:
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            problems.append(
+                f"--model_params has {_quoted(item)}, which has no '='. Expected key=value,key=value; "
+                "a value cannot contain a comma."
+            )
+        elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", key):
+            problems.append(
+                f"--model_params has the key {_quoted(key)}. "
+                "Expected a letter or '_' and then letters, digits, '_', '.' or '-'."
+            )
+        elif key in params:
+            problems.append(f"--model_params has the key {_quoted(key)} twice. Expected each key once.")
+        else:
+            params[key] = _parse_value(value)
+    if problems:
+        raise UsageError.from_problems(problems)
+    return Params(params)
+
+
+def format_model_params(params: dict[str, ParamValue]) -> str:
+    """The inverse of `parse_model_params`."""
+    return ",".join(f"{key}={_as_text(value)}" for key, value in params.items())
+
+
+def _parse_value(text: str) -> ParamValue:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if re.fullmatch(r"[+-]?[0-9]{1,4000}", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
+        return float(text)
+    return text
+
+
+def _as_text(value: ParamValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _quoted(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
+
+
+def _out_of_range(name: str, value: int | None, minimum: int) -> list[str]:
+    if value is None or value >= minimum:
+        return []
+    return [f"--{name}={value} is out of range. Expected a whole number from {minimum}."]
+
+
+def _not_a_duration(name: str, value: float | None) -> list[str]:
+    if value is None or value > 0 and math.isfinite(value):
+        return []
+    return [f"--{name}={value:g} is not a time to wait. Expected a number of seconds above 0."]
