@@ -1,0 +1,70 @@
+"""Which task of which cluster this process is: set once when the task's server starts, read where graphs are built.
+
+TensorFlow's own API (`SyncReplicasOptimizer(opt, ...)`, a user's `model_fn` that wraps its optimizer) has no argument for
+it, and a process is one task for its whole life.
+"""
+
+from dataclasses import dataclass
+
+from ps_train.cluster import Cluster, TaskId
+from ps_train.errors import UsageError
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """This process's task and what building its graph depends on.
+
+    Attributes:
+      task: e.g. worker:1.
+      cluster: all hosts.
+      update: 'async' or 'sync'.
+      replicas_to_aggregate: gradients per synchronous update.
+    """
+
+    task: TaskId
+    cluster: Cluster
+    update: str = "async"
+    replicas_to_aggregate: int | None = None
+
+    @property
+    def is_chief(self):
+        """Whether this task is the one that initializes, saves and updates."""
+        return self.cluster.is_chief(self.task)
+
+    @property
+    def replica(self):
+        """This training task's number, the chief's being 0."""
+        return self.cluster.shard_index(self.task)
+
+    @property
+    def worker_device(self):
+        """Device string of this task's CPU and GPUs' task."""
+        return f"/job:{self.task.job}/task:{self.task.index}"
+
+    @property
+    def control_device(self):
+        """The ps that holds what the tasks share besides the model: the first one."""
+        return f"/job:ps/task:{self.cluster.ps_tasks[0].index}/device:CPU:0"
+
+
+_current: list[TaskContext] = []
+
+
+def set_current(context):
+    """Says which task this process is; a later call replaces an earlier one."""
+    _current[:] = [context]
+
+
+def current():
+    """This process's task. Raises UsageError if it has none."""
+    if not _current:
+        raise UsageError(
+            "This process has not said which task of a cluster it is. Make a ps_train.Server(cluster, job_name, "
+            "task_index) before the graph."
+        )
+    return _current[0]
+
+
+def current_or_none():
+    """This process's task, or None outside a cluster (evaluation, a single process)."""
+    return _current[0] if _current else None

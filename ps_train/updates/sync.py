@@ -1,0 +1,364 @@
+"""Synchronous updates in lock-step: TensorFlow's SyncReplicasOptimizer with its coordination replaced.
+
+    optimizer = SyncReplicasOptimizer(tf1.train.AdamOptimizer(1e-3), replicas_to_aggregate=2, total_num_replicas=2)
+    train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+    hooks = [optimizer.make_session_run_hook(is_chief)]
+
+What one step does, for a worker (every node but the gradient's computation runs on the ps tasks):
+
+1. gradients are computed from the variables as they stand, and sent to the ps of each variable;
+2. when all have got there, the worker claims its place in the open round (`ledger`);
+3. the gradients go into one accumulator per variable, stamped with the round, or with -1 and so dropped if refused;
+4. the worker notes its arrival; the last one needed rings `go`;
+5. it waits for its token, which the chief's update hands out, and keeps the token as its next stamp.
+
+And for the chief, in a thread of its own (`UpdateLoop`): wait for `go` -> sums out of the accumulators -> divided by the
+number of gradients -> the wrapped optimizer, global_step + 1 -> next round, tokens. The run is issued before the round is
+full, so it waits on the ps and no message stands between the last gradient and the update.
+
+Sums, not TensorFlow's accumulator mean, are used because `SparseConditionalAccumulator` divides each row by the number of
+gradients which hold that row: rows that only one of N workers touched would move N times too far.
+
+Source of the scheme: Chen et al., "Revisiting Distributed Synchronous SGD", 2016; public API as in
+tensorflow/python/training/sync_replicas_optimizer.py.
+"""
+
+import contextlib
+import threading
+import time
+
+from ps_train import task_context
+from ps_train.compat import tf, tf1
+from ps_train.errors import ModelError, UsageError
+from ps_train.logs import log
+from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
+
+COLLECTION = "ps_train/sync_optimizers"
+SESSION_LOST = ("UnavailableError", "AbortedError", "CancelledError")
+
+
+def first_round_now():
+    """A round number above all that any earlier generation can have used: milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
+    """Averages one fresh gradient of each of `replicas_to_aggregate` workers into each update.
+
+    Drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`. Differences: updates are exact whatever the workers' speeds;
+    with fewer `replicas_to_aggregate` than replicas, the first to come are taken, each at most once a round, and the rest
+    are dropped; a worker that ends leaves the quorum; `num_tokens` of the hook is accepted and not needed.
+
+    Args:
+      opt: the optimizer that applies the mean gradient.
+      replicas_to_aggregate: gradients per update; at most `total_num_replicas`.
+      total_num_replicas: workers; default `replicas_to_aggregate`.
+      variable_averages: `ExponentialMovingAverage` updated after each update.
+      variables_to_average: variables for `variable_averages`.
+      use_locking: as in TensorFlow.
+      name: name scope; also tells apart several of these in one graph.
+
+    Raises:
+      UsageError: more gradients than replicas, or no cluster's task in this process.
+    """
+
+    def __init__(
+        self, opt, replicas_to_aggregate, total_num_replicas=None, variable_averages=None, variables_to_average=None,
+        use_locking=False, name="sync_replicas",
+    ):  # fmt: skip
+        total_num_replicas = total_num_replicas or replicas_to_aggregate
+        if not 1 <= replicas_to_aggregate <= total_num_replicas:
+            raise UsageError(
+                f"replicas_to_aggregate={replicas_to_aggregate} is not between 1 and the number of workers, "
+                f"{total_num_replicas}: a worker gives one gradient to an update. Lower it, or add workers."
+            )
+        super().__init__(
+            opt, replicas_to_aggregate, total_num_replicas, variable_averages, variables_to_average, use_locking, name
+        )
+        self.ledger = None
+        self.update_op = None
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """Builds the step and the update; returns the op that a worker runs each step.
+
+        Args:
+          grads_and_vars: list of (gradient, variable); a gradient may be None, a tensor or IndexedSlices.
+          global_step: int64 variable, raised by one for each update; required.
+          name: unused, as in TensorFlow.
+
+        Raises:
+          ModelError: no global_step, or no gradient at all.
+          UsageError: this process has not said which task it is (make a `ps_train.Server` first).
+        """
+        grads_and_vars = list(grads_and_vars)
+        if global_step is None:
+            raise ModelError("SyncReplicasOptimizer needs a global step: pass global_step=tf1.train.get_global_step().")
+        if all(gradient is None for gradient, _ in grads_and_vars):
+            raise ModelError(
+                "No variable gets a gradient: the loss does not depend on any trainable variable. Check model_fn."
+            )
+        context = task_context.current()
+        self._global_step = global_step
+        count = len(tf1.get_collection(COLLECTION))
+        with tf1.name_scope(None, self._name):
+            self.ledger = Ledger(
+                f"ps_train_sync{count}", self._total_num_replicas, self._replicas_to_aggregate,
+                context.replica, context.control_device,
+            )  # fmt: skip
+            train_op = self._build(grads_and_vars, context)
+        self._gradients_applied = True
+        tf1.add_to_collection(COLLECTION, self)
+        return train_op
+
+    def _build(self, grads_and_vars, context):
+        with tf1.device(context.worker_device):
+            self._stamp = tf1.Variable(
+                lambda: tf.constant(REFUSED, tf.int64), trainable=False, use_resource=True, name="stamp",
+                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+            )  # fmt: skip
+            self._new_stamp = tf1.placeholder(tf.int64, [], "new_stamp")
+            self._set_stamp = self._stamp.assign(self._new_stamp).op
+            stamp = self._stamp.read_value()
+        arrived, accumulators = [], []
+        for gradient, variable in grads_and_vars:
+            if gradient is None:
+                continue
+            with tf1.device(variable.device):
+                arrived.append(_identity(gradient))
+                accumulators.append((_accumulator_for(self.ledger, gradient, variable), variable.device))
+        with tf1.control_dependencies([_barrier(arrived)]):
+            granted = self.ledger.claim(stamp)
+        pushes = []
+        for gradient, (accumulator, device) in zip(arrived, accumulators, strict=True):
+            with tf1.device(device):
+                pushes.append(_push(accumulator, gradient, granted))
+        with tf1.control_dependencies([tf.group(*pushes)]):
+            arrival = self.ledger.arrive(granted)
+        with tf1.control_dependencies([arrival]), tf1.device(self.ledger.device):
+            token = self.ledger._tokens[self.ledger.replica].dequeue()
+        with tf1.device(context.worker_device):
+            train_op = self._stamp.assign(token).op
+        self.update_op = self._build_update(grads_and_vars, [a for a, _ in accumulators])
+        self._build_discard(accumulators)
+        return train_op
+
+    def _build_update(self, grads_and_vars, accumulators):
+        count = self.ledger.wait_for_go()
+        mean, accumulators = [], iter(accumulators)
+        for gradient, variable in grads_and_vars:
+            if gradient is None:
+                mean.append((None, variable))
+                continue
+            with tf1.device(variable.device), tf1.control_dependencies([count]):
+                mean.append((_take_mean(next(accumulators), count), variable))
+        with tf1.device(self.ledger.device), tf1.name_scope(""):
+            update = self._opt.apply_gradients(mean, self._global_step)
+        if self._variable_averages is not None:
+            with tf1.control_dependencies([update]), tf1.name_scope(""):
+                update = self._variable_averages.apply(self._variables_to_average)
+        with tf1.control_dependencies([update]):
+            return self.ledger.complete()
+
+    def _build_discard(self, accumulators):
+        self._open_round = tf1.placeholder(tf.int64, [], "open_round")
+        moved, counts, self._takes = [], [], []
+        for accumulator, device in accumulators:
+            with tf1.device(device):
+                moved.append(accumulator.set_global_step(self._open_round))
+                counts.append(accumulator.num_accumulated())
+                self._takes.append(_take_sum(accumulator))
+        self._move_accumulators, self._counts = tf.group(*moved), counts
+
+    # Run by the chief between sessions or from its update loop; every call takes a raw tf1.Session.
+
+    def _empty_accumulators(self, session, round_number):
+        move = {self._open_round: round_number}
+        session.run(self._move_accumulators, move)  # from here on, older gradients are dropped
+        for take, count in zip(self._takes, session.run(self._counts), strict=True):
+            if count:
+                session.run(take)
+        session.run(self._move_accumulators, move)  # taking moved some of them one round on
+
+    def reset(self, session, members=None):
+        """Starts a new generation of rounds: nothing that an earlier one left on the ps tasks is ever counted.
+
+        Called by the chief when it has initialized or restored the variables, before any worker trains.
+
+        Args:
+          session: raw session on the cluster.
+          members: int 0 or 1 for each replica, `[total_num_replicas]`; default all ones.
+        """
+        first_round = first_round_now()
+        self._empty_accumulators(session, first_round)
+        members = [1] * self._total_num_replicas if members is None else members
+        feed = {self.ledger.first_round: first_round, self.ledger.first_members: members}
+        session.run(self.ledger.reset, feed)
+
+    def discard_round(self, session):
+        """Drops the open round's gradients and has everyone compute a new one: a worker died halfway through its push."""
+        round_number = session.run(self.ledger.freeze)
+        self._empty_accumulators(session, round_number)
+        session.run(self.ledger.thaw)
+
+    def remove(self, session, replica):
+        """Takes a lost replica out of the quorum."""
+        session.run(self.ledger.leave, {self.ledger.leaver: replica})
+
+    def is_torn(self, session):
+        """Whether the variables are unusable for a new chief: no ledger, or an update was cut off halfway."""
+        if not session.run(self.ledger.is_initialized):
+            return True
+        return bool(self.snapshot(session).updating)
+
+    def snapshot(self, session):
+        """The ledger as a `LedgerState` of NumPy values."""
+        return LedgerState.from_vector(session.run(self.ledger.snapshot), self._total_num_replicas)
+
+    def get_init_tokens_op(self, num_tokens=-1):
+        """An op that does nothing: tokens are handed out by the ledger. Kept for scripts that run it."""
+        return tf.no_op()
+
+    def get_chief_queue_runner(self):
+        """Not there any more: the hook runs the update. Raises UsageError."""
+        raise UsageError(
+            "get_chief_queue_runner: the update has its own thread. Delete this call and add "
+            "optimizer.make_session_run_hook(is_chief) to the session's hooks."
+        )
+
+    def make_session_run_hook(self, is_chief, num_tokens=-1):
+        """The hook that joins and leaves the rounds; on the chief, `UpdateLoop` runs the updates besides.
+
+        Args:
+          is_chief: ignored in favour of the task that this process is; kept for TensorFlow's signature.
+          num_tokens: ignored; tokens are not needed.
+        """
+        return MemberHook(self)
+
+
+class MemberHook(tf1.train.SessionRunHook):
+    """Joins the rounds when a session is made, leaves them at a clean end."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def begin(self):
+        """Checks that the graph has the optimizer's nodes."""
+        if self.optimizer.ledger is None:
+            raise ModelError("SyncReplicasOptimizer has no gradients yet: call apply_gradients() or minimize() first.")
+
+    def after_create_session(self, session, coord):
+        """Gets the first token; blocks while a round that this replica is not part of completes."""
+        optimizer = self.optimizer
+        token = session.run(optimizer.ledger.join)
+        if token == REFUSED:
+            token = session.run(optimizer.ledger.token)
+        session.run(optimizer._set_stamp, {optimizer._new_stamp: token})
+
+    def end(self, session):
+        """Shrinks the quorum by this replica."""
+        self.optimizer.remove(session, self.optimizer.ledger.replica)
+
+
+class UpdateLoop(tf1.train.SessionRunHook):
+    """The chief's update thread, as a hook: starts with each session and stops in `end`, in a session of its own.
+
+    Its place in the list of hooks is behind the one that waits for the other workers, so that it serves them till they
+    have left, and before the one that saves.
+    """
+
+    def __init__(self, optimizer, make_raw_session):
+        self._optimizer, self._make_raw_session = optimizer, make_raw_session
+        self._thread = self._session = None
+        self._stopping = threading.Event()
+        self.num_updates = 0
+
+    def after_create_session(self, session, coord):
+        """Starts the thread anew."""
+        self._stop()
+        self._stopping = threading.Event()
+        self._session = self._make_raw_session()
+        self._session.run(self._optimizer.ledger.attach)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._session, self._stopping, coord), daemon=True, name="ps_train-updates"
+        )
+        self._thread.start()
+
+    def end(self, session):
+        """Stops the thread; no update is running, as every worker has left."""
+        self._stop()
+
+    def _stop(self):
+        self._stopping.set()
+        if self._session is not None:
+            self._session.close()  # cancels the run that waits for `go`
+            self._thread.join(timeout=10)
+            self._session = None
+
+    def _run(self, session, stopping, coord):
+        update = session.make_callable(self._optimizer.update_op)
+        while not stopping.is_set():
+            try:
+                update()
+                self.num_updates += 1
+            except tf.errors.OpError as error:
+                if stopping.is_set():
+                    return
+                if "needs attention" in error.message:
+                    log.warning("a worker was lost halfway through its push: its round is dropped and done again")
+                    self._optimizer.discard_round(session)
+                    continue
+                self._give_up(error, coord)
+                return
+            except RuntimeError:  # the session was closed under us
+                return
+
+    def _give_up(self, error, coord):
+        """Lets the main thread out of its wait, to meet the lost ps itself or to end with the update's error."""
+        if type(error).__name__ not in SESSION_LOST:
+            coord.request_stop(error)
+        with contextlib.suppress(tf.errors.OpError), self._make_raw_session() as session:
+            session.run(self._optimizer.ledger.release)
+
+
+def _identity(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape)
+    return tf.identity(gradient)
+
+
+def _barrier(gradients):
+    """One op that runs when all gradients are on their ps; grouped by device, so one message from each ps."""
+    return tf.group(*[g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients])
+
+
+def _accumulator_for(ledger, gradient, variable):
+    name = f"{ledger.name}_{variable.op.name}"
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf1.SparseConditionalAccumulator(
+            variable.dtype.base_dtype, shape=variable.shape, shared_name=name, reduction_type="SUM"
+        )
+    return tf1.ConditionalAccumulator(
+        variable.dtype.base_dtype, shape=variable.shape, shared_name=name, reduction_type="SUM"
+    )
+
+
+def _push(accumulator, gradient, stamp):
+    if isinstance(gradient, tf.IndexedSlices):
+        indices = tf.cast(gradient.indices, tf.int64)
+        return accumulator.apply_grad(indices, gradient.values, local_step=stamp)
+    return accumulator.apply_grad(gradient, local_step=stamp)
+
+
+def _take_sum(accumulator):
+    """Op or tensor that empties an accumulator with at least one gradient in it."""
+    if isinstance(accumulator, tf1.SparseConditionalAccumulator):
+        return accumulator.take_indexed_slices_grad(1).values
+    return accumulator.take_grad(1)
+
+
+def _take_mean(accumulator, count):
+    if isinstance(accumulator, tf1.SparseConditionalAccumulator):
+        total = accumulator.take_indexed_slices_grad(1)
+        return tf.IndexedSlices(total.values / tf.cast(count, total.values.dtype), total.indices, total.dense_shape)
+    total = accumulator.take_grad(1)
+    return total / tf.cast(count, total.dtype)
