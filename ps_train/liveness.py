@@ -1,0 +1,323 @@
+"""Who is alive, outside `session.run`: beats to the boards, signals, and the last resort when the main thread is stuck.
+
+    monitor = Monitor(TaskId("worker", 1), [Board(...)])   # a daemon thread a ps: writes this task's record, reads all
+    monitor.start()
+    monitor.post(state="training", step=12)
+    monitor.view().record("worker:0")                      # {'state': 'training', ...}, and .age(key) in seconds
+
+    guard = Guard(judge, release, on_exit)                 # a daemon thread: signals, and `judge()` twice a second
+    guard.check()                                          # in the main thread, between steps: raises what was decided
+
+A thread blocked in `session.run` cannot be interrupted: TensorFlow's timeouts do not fire there while a ps is frozen, and
+Python runs no signal handler. So the guard decides, releases what it can, gives the main thread a few seconds to end in
+order, and then writes the report and leaves with `os._exit`.
+
+Ages are measured by the observer's clock from the moment at which it saw a record change; clocks of different hosts are
+never compared.
+"""
+
+import os
+import signal
+import threading
+import time
+import uuid
+
+from ps_train.board import BoardError
+from ps_train.errors import PeerLostError, PsTrainError, StoppedError
+from ps_train.logs import Throttle, log
+
+BEAT_SECS = 0.5
+CALL_SECS = 2.0
+SILENCE_SECS = 10.0  # something that is waited for is named at least this often
+
+
+class Link:
+    """This task's line to one ps: the board's last content, and since when it does not answer."""
+
+    def __init__(self, board, clock=time.monotonic):
+        self.board, self._clock = board, clock
+        self.task, self.address = board.task, board.address
+        self.reason = "not tried yet"
+        self._lock = threading.Lock()
+        self._started = clock()
+        self._last_ok = None
+        self._records, self._seen = {}, {}
+
+    def exchange(self, records, timeout_secs=CALL_SECS):
+        """One call; notes the outcome. True if the board answered."""
+        try:
+            board = self.board.exchange(records, timeout_secs)
+        except BoardError as error:
+            self.reason = str(error)
+            return False
+        now = self._clock()
+        with self._lock:
+            self._last_ok, self._records = now, board
+            for key, record in board.items():
+                if self._seen.get(key, (None,))[0] != record.get("beat"):
+                    self._seen[key] = (record.get("beat"), now)
+        return True
+
+    def silent_secs(self):
+        """Seconds since the ps last answered, or since this link was made; less than one beat when it is up."""
+        return self._clock() - (self._started if self._last_ok is None else self._last_ok)
+
+    @property
+    def is_up(self):
+        """Whether the last call was answered."""
+        return self._last_ok is not None and self.silent_secs() < BEAT_SECS + 2 * CALL_SECS
+
+    @property
+    def was_up(self):
+        """Whether any call was answered yet."""
+        return self._last_ok is not None
+
+    def read(self):
+        """(records, key -> seconds since the record changed)."""
+        now = self._clock()
+        with self._lock:
+            return dict(self._records), {key: now - seen for key, (_, seen) in self._seen.items()}
+
+
+class View:
+    """What the boards said, merged: the newest record of each key, and how long ago it changed."""
+
+    def __init__(self, links):
+        self.records, self._ages = {}, {}
+        for link in links:
+            records, ages = link.read()
+            for key, record in records.items():
+                if key not in self.records or record.get("beat", 0) > self.records[key].get("beat", 0):
+                    self.records[key] = record
+                self._ages[key] = min(ages[key], self._ages.get(key, float("inf")))
+
+    def record(self, key):
+        """The record, or an empty dict."""
+        return self.records.get(str(key), {})
+
+    def age(self, key):
+        """Seconds since the record changed, as this task saw it; infinite if there is none."""
+        return self._ages.get(str(key), float("inf"))
+
+
+class Monitor:
+    """Beats this task's records to every board and keeps what comes back."""
+
+    def __init__(self, task, boards, **fields):
+        self.task = task
+        self.run_id = uuid.uuid4().hex[:12]
+        self.links = [Link(board) for board in boards]
+        self._lock = threading.Lock()
+        self._fields = {"run": self.run_id, "state": "starting", "pid": os.getpid(), **fields}
+        self._extra = {}
+        self._stopping = threading.Event()
+        self._wake = [threading.Event() for _ in self.links]
+        self._threads = []
+
+    def start(self):
+        """Starts a daemon thread for each board."""
+        for link, wake in zip(self.links, self._wake, strict=True):
+            thread = threading.Thread(target=self._run, args=(link, wake), daemon=True, name=f"ps_train-{link.task}")
+            thread.start()
+            self._threads.append(thread)
+
+    def post(self, **fields):
+        """Changes this task's record; it goes out with the next beat."""
+        with self._lock:
+            self._fields.update(fields)
+
+    def publish(self, key, **fields):
+        """Adds a record that this task owns besides its own, as "job" or "model"; repeated with every beat."""
+        with self._lock:
+            self._extra[key] = {**fields, "key": key, "beat": time.time_ns() // 1000}
+
+    def get(self, field):
+        """A field of this task's own record, or None."""
+        with self._lock:
+            return self._fields.get(field)
+
+    def flush(self, timeout_secs=CALL_SECS):
+        """Writes to all boards now, in parallel; True if all answered within `timeout_secs`."""
+        threads = [threading.Thread(target=link.exchange, args=(self._records(), timeout_secs), daemon=True)
+                   for link in self.links]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout_secs + 0.5)
+        return all(link.is_up for link in self.links)
+
+    def view(self):
+        """The merged content of the boards."""
+        return View(self.links)
+
+    def link(self, task):
+        """The link to one ps."""
+        return next(link for link in self.links if link.task == task)
+
+    def ps_runs(self):
+        """ps name -> its process's run id, as its own board has it; a ps that is not up is left out."""
+        runs = {}
+        for link in self.links:
+            record = link.read()[0].get(str(link.task))
+            if link.is_up and record:
+                runs[str(link.task)] = record["run"]
+        return runs
+
+    def stop(self):
+        """Ends the beats."""
+        self._stopping.set()
+        for wake in self._wake:
+            wake.set()
+
+    def _records(self):
+        with self._lock:
+            own = {**self._fields, "key": str(self.task), "beat": time.time_ns() // 1000}
+            return [own, *self._extra.values()]
+
+    def _run(self, link, wake):
+        while not self._stopping.is_set():
+            link.exchange(self._records())
+            wake.wait(BEAT_SECS)
+            wake.clear()
+
+
+class Guard:
+    """Watches over the main thread of a task.
+
+    1. A first SIGINT or SIGTERM sets `stop_signal`, calls `release` and leaves the rest to the main thread, which sees it
+       in `check` or `should_stop`; after `grace_secs`, or at a second signal, the process ends at once.
+    2. Twice a second `judge()` is asked; an error that it returns is kept for `check`, and if the main thread has not
+       ended `grace_secs` later, the process ends with the error's status.
+
+    Args:
+      judge: returns a PsTrainError or None; called in the guard's thread.
+      on_exit: called with (exit status, reason) right before the process is ended from here: writes the report.
+      grace_secs: how long the main thread may take to end in order.
+    """
+
+    def __init__(self, judge, on_exit, grace_secs=8.0):
+        self._judge, self._on_exit, self._grace_secs = judge, on_exit, grace_secs
+        self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
+        self.stop_signal = None
+        self.failure = None
+        self._decided_at = None
+        self._done = threading.Event()
+        self._read_fd = self._write_fd = None
+
+    def start(self, handle_signals=True):
+        """Starts the thread; takes SIGINT and SIGTERM if asked to (from the main thread only)."""
+        if handle_signals:
+            self._read_fd, self._write_fd = os.pipe()
+            os.set_blocking(self._write_fd, False)
+            os.set_blocking(self._read_fd, False)
+            signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._run, daemon=True, name="ps_train-guard").start()
+
+    @property
+    def should_stop(self):
+        """Whether the main thread is to end, for whatever reason."""
+        return self.stop_signal is not None or self.failure is not None
+
+    def check(self):
+        """Raises the failure or StoppedError if there is one."""
+        if self.failure is not None:
+            raise self.failure
+        if self.stop_signal is not None:
+            raise self.stopped_error()
+
+    def stopped_error(self):
+        """The error that a task ends with after a signal."""
+        name = signal.Signals(self.stop_signal).name
+        return StoppedError(f"stopped by {name}", 128 + self.stop_signal)
+
+    def extend(self, secs):
+        """Grants the main thread more time after a decision, as while the chief saves."""
+        if self._decided_at is not None:
+            self._decided_at = time.monotonic() + secs - self._grace_secs
+
+    def finish(self):
+        """The main thread has ended its work; nothing is judged any more."""
+        self._done.set()
+
+    def _run(self):
+        judged = Throttle(0.5)
+        while not self._done.wait(0.05):
+            self._read_signals()
+            if self.failure is None and judged.is_due():
+                self._ask_judge()
+            if self._decided_at is not None and time.monotonic() - self._decided_at > self._grace_secs:
+                self._leave("and the main thread did not end in time")
+
+    def _read_signals(self):
+        if self._read_fd is None:
+            return
+        try:
+            numbers = os.read(self._read_fd, 64)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            if self.stop_signal is not None:
+                self._leave("twice")
+            self.stop_signal = number
+            log.info("%s: ending in order; a second signal ends at once", signal.Signals(number).name)
+            self._decide()
+
+    def _ask_judge(self):
+        try:
+            failure = self._judge()
+        except Exception as error:  # thread boundary: a fault of ours must not leave the task unguarded
+            failure = PsTrainError(f"internal error in the guard: {error!r}")
+        if failure is not None and not self._done.is_set():
+            self.failure = failure
+            self._decide()
+
+    def _decide(self):
+        self._decided_at = self._decided_at or time.monotonic()
+        try:
+            self.release()
+        except Exception as error:  # thread boundary: a release that fails leaves the last resort
+            log.debug("release failed: %r", error)
+
+    def _leave(self, why):
+        if self._done.is_set():
+            return
+        error = self.failure or self.stopped_error()
+        log.error("%s, %s: leaving", error, why)
+        try:
+            self._on_exit(error.exit_status, str(error))
+        finally:
+            os._exit(error.exit_status)
+
+
+def wait_until(condition, describe, timeout_secs, guard=None, clock=time.monotonic, sleep=time.sleep):
+    """Waits for `condition()`, never silently and never for ever.
+
+    Args:
+      condition: truthy when the wait is over; its value is returned.
+      describe: says what is waited for, who and at which address; called when a line is due.
+      timeout_secs: the bound.
+      guard: whose decisions end the wait.
+      clock, sleep: for tests.
+
+    Raises:
+      PeerLostError: the bound has passed; the message holds `describe()`.
+      StoppedError: a signal came.
+    """
+    start = clock()
+    throttle = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
+    while True:
+        value = condition()
+        if value:
+            return value
+        if guard is not None:
+            guard.check()
+        now = clock()
+        if now - start > timeout_secs:
+            raise PeerLostError(f"gave up after {timeout_secs:g} s of waiting for {describe()}")
+        if throttle.is_due(now):
+            log.info("waiting for %s: %.0f s so far, giving up after %g s", describe(), now - start, timeout_secs)
+        sleep(0.1)
