@@ -214,8 +214,11 @@ class Cluster:
         lines = [f"{job}:{index}={key}" for job, index, key in self._keys()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
-    def differences(self, other: Cluster) -> list[str]:
-        """A line for each job that differs in meaning, with both lists; empty if the fingerprints are equal."""
+    def differences(self, other: Cluster, here: str = "here", there: str = "there") -> list[str]:
+        """A line for each job that differs in meaning, with both lists; empty if the fingerprints are equal.
+
+        `here` and `there` say whose lists they are, such as "at ps:0".
+        """
         lines = []
         for job, hosts in self._jobs().items():
             others = other._jobs()[job]
@@ -225,7 +228,7 @@ class Cluster:
                 continue
             reordered = sorted(key for _, key in mine) == sorted(key for _, key in theirs)
             what = "has the same addresses in another order" if reordered else "differs"
-            lines.append(f"Job {job!r} {what}: {_join(hosts)} here, {_join(others)} there.")
+            lines.append(f"Job {job!r} {what}: {_join(hosts)} {here}, {_join(others)} {there}.")
         return lines
 
     def describe(self) -> str:

@@ -1,0 +1,98 @@
+"""`python -m ps_train [COMMAND] [flags]`, also installed as `ps_train`.
+
+`main` is the boundary at which every error that ps_train raises on purpose becomes its message on stderr and its exit
+status. A user's mistake is answered before TensorFlow is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ps_train import commands, flags
+from ps_train.errors import EXIT_DONE, EXIT_SIGINT, PsTrainError, UsageError
+
+INTRODUCTION = """\
+ps_train trains TensorFlow graphs with parameter servers.
+
+Usage: python -m ps_train [COMMAND] [flags]
+"""
+
+EXAMPLES = """
+Examples:
+  python -m ps_train
+      the built-in model on a local cluster of 1 ps and 2 workers
+  python -m ps_train --model=mine.py --num_workers=4 --update=sync --train_steps=1000 --train_dir=runs/a
+      your model, four workers, synchronous updates
+  python -m ps_train --model=mine.py --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --job_name=worker --task_index=1
+      one task of a cluster; start one for each host:port, with the same lists everywhere
+  python -m ps_train eval --model=mine.py --train_dir=runs/a
+      metrics of the newest checkpoint
+
+Exit status: 0 done; 1 a mistake in flags or model; 138 a peer or the network was lost, worth a restart;
+130 and 143 stopped by SIGINT and SIGTERM."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line, without the program's name; gives the exit status and prints no traceback of a mistake."""
+    is_debug = False
+    try:
+        values, words = flags.parse(sys.argv[1:] if argv is None else argv)
+        is_debug = bool(values["debug"].value)
+        if values["help"].value:
+            return _print(help_text())
+        if values["version"].value:
+            return _print(f"ps_train {commands.VERSION}")
+        return commands.load(pick_command(words))(values)
+    except PsTrainError as error:
+        if is_debug and not isinstance(error, UsageError):
+            traceback.print_exception(error)
+        for line in str(error).splitlines():
+            print(f"ps_train: {line}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return EXIT_SIGINT
+
+
+def pick_command(words: Sequence[str]) -> str:
+    """The command that the words beside the flags name; raises `UsageError`."""
+    if not words:
+        return "train"
+    command, *more = words
+    known = ", ".join(commands.COMMANDS)
+    if command.lower() in ("true", "false"):
+        raise UsageError(
+            f"{command!r} stands by itself. Expected a boolean flag as --flag, --noflag or --flag={command}."
+        )
+    if command not in commands.COMMANDS:
+        matches = difflib.get_close_matches(command, commands.COMMANDS, n=1)
+        guess = f" Did you mean {matches[0]}?" if matches else ""
+        raise UsageError(f"Unknown command {command!r}.{guess} Expected one of {known}, or none for train.")
+    if more:
+        raise UsageError(
+            f"There is {more[0]!r} after the command {command}. Expected flags only, such as --train_steps=5."
+        )
+    return command
+
+
+def help_text() -> str:
+    """What --help prints."""
+    lines = ["", "Commands:", *(f"  {name:<24}{meaning}" for name, meaning in commands.COMMANDS.items())]
+    return INTRODUCTION + "\n".join(lines + flags.help_lines()) + "\n" + EXAMPLES
+
+
+def _print(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except (
+        BrokenPipeError
+    ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The commands: each module's `run(values)` takes the parsed flags and gives the exit status.
+
+1. `__main__.main` parses the command line and picks the command.
+2. The command builds frozen values from the flags and raises `UsageError` with all problems, before TensorFlow.
+3. It imports what does the work and calls it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+VERSION = "0.1.0"
+
+COMMANDS = {
+    "train": "train; without --job_name, on a local cluster (the default)",
+    "eval": "evaluate the newest checkpoint of --train_dir once",
+}
+
+
+def load(name: str) -> Callable[[Any], int]:
+    """The `run` of a command in COMMANDS."""
+    return importlib.import_module(f"ps_train.commands.{name}").run

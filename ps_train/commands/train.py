@@ -1,0 +1,82 @@
+"""`ps_train train`: one task of a cluster, or a local cluster of several.
+
+| the flags and TF_CONFIG name | then |
+|---|---|
+| nothing | `launcher.run_local` starts the tasks on this host |
+| a task | `runner.run_task` is that task |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from absl.flags import FlagValues
+
+from ps_train.cluster import TaskId
+from ps_train.config import TrainConfig
+from ps_train.errors import UsageError
+from ps_train.flags import cluster_flags, config_from_flags
+from ps_train.resolvers import Resolved, resolve
+
+Value = TypeVar("Value")
+
+
+class Plan(NamedTuple):
+    """What to run: a place in a cluster (or none: a local cluster), and the settings."""
+
+    place: Resolved
+    config: TrainConfig
+
+
+def run(values: FlagValues) -> int:
+    """Runs until the task or the local cluster has ended; gives its exit status."""
+    plan = make_plan(values, os.environ)
+    cluster, task = plan.place
+    if task is None:
+        from ps_train import launcher
+
+        return launcher.run_local(plan.config, values.num_ps, values.num_workers)
+    from ps_train import runner
+
+    return runner.run_task(task, cluster, plan.config)
+
+
+def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
+    """Reads all flags and `env`; raises `UsageError` with everything that is wrong with them."""
+    problems: list[str] = []
+    place = _collect(lambda: resolve(values.cluster_resolver, cluster_flags(values), env), problems)
+    config = _collect(lambda: config_from_flags(values), problems)
+    num_workers = None  # not known for an evaluator without a cluster, or after a problem
+    if place is not None and place.cluster is not None:
+        num_workers = place.cluster.num_workers
+    elif place is not None and place.task is None:
+        local_problems = _local_problems(values)
+        problems += local_problems
+        num_workers = None if local_problems else values.num_workers
+    if config is not None:
+        problems += config.problems(num_workers)
+        if place is not None and place.task == TaskId("evaluator", 0) and not config.train_dir:
+            problems.append(
+                "Task evaluator:0 reads checkpoints, but no --train_dir is given. Add --train_dir."
+            )
+    if problems or place is None or config is None:
+        raise UsageError.from_problems(problems)
+    return Plan(place, config)
+
+
+def _local_problems(values: FlagValues) -> list[str]:
+    return [
+        f"--{name}={values[name].value} is out of range. Expected a whole number from 1."
+        for name in ("num_ps", "num_workers")
+        if values[name].value < 1
+    ]
+
+
+def _collect(make: Callable[[], Value], problems: list[str]) -> Value | None:
+    try:
+        return make()
+    except UsageError as error:
+        problems.append(str(error))
+        return None

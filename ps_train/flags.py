@@ -1,0 +1,272 @@
+"""The command line's flags: defined once, grouped for --help, and turned into `TrainConfig` and `ClusterFlags`.
+
+    values, words = parse(["--update=sync", "--train_steps=200", "eval"])
+    config_from_flags(values).update      # 'sync'
+    words                                 # ['eval']
+
+They live on a `FlagValues` of their own and never on absl's global FLAGS, so that a script that uses ps_train as a
+library can define flags of the same names. A flag of a `TrainConfig` field has the field's name and default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from ps_train.cluster import JOBS, shown
+from ps_train.config import UPDATES, Params, TrainConfig, parse_model_params
+from ps_train.errors import UsageError
+from ps_train.resolvers import CHOICES, ClusterFlags
+
+
+class FlagSpec(NamedTuple):
+    """One flag: `kind` is int, float, bool, str or the tuple of allowed words."""
+
+    name: str
+    kind: type | tuple[str, ...]
+    default: Any
+    meaning: str
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
+
+
+def _field(name: str, kind: type | tuple[str, ...], meaning: str) -> FlagSpec:
+    default = _FIELDS[name].default
+    return FlagSpec(name, kind, None if default is dataclasses.MISSING else default, meaning)
+
+
+GROUPS: dict[str, tuple[FlagSpec, ...]] = {
+    "Model and training": (
+        _field(
+            "model", str, "path of a .py file or dotted module with input_fn and model_fn [built-in digits]"
+        ),
+        _field(
+            "model_params", str, "key=value,key=value given to both as params; numbers and booleans parsed"
+        ),
+        _field("batch_size", int, "examples per worker and step"),
+        _field(
+            "train_steps", int, "global steps in total, over all workers and restarts [until data is used up]"
+        ),
+        _field("update", UPDATES, "how gradients are applied: async or sync"),
+        FlagSpec("sync_replicas", bool, None, "legacy spelling of --update=sync; --nosync_replicas: async"),
+        _field(
+            "replicas_to_aggregate", int, "sync: gradients per update; fewer = backup workers [all workers]"
+        ),
+        _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
+    ),
+    "This task's place in a cluster": (
+        FlagSpec(
+            "job_name", JOBS, None, "ps, worker, chief or evaluator; without it a local cluster is started"
+        ),
+        FlagSpec("task_index", int, None, "index in the job, from 0"),
+        FlagSpec("ps_hosts", str, None, "comma-separated host:port of the ps tasks"),
+        FlagSpec("worker_hosts", str, None, "comma-separated host:port of the workers"),
+        FlagSpec("chief_host", str, None, "host:port of the chief [worker 0 is the chief]"),
+        FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + ", ".join(CHOICES)),
+    ),
+    "Local cluster": (
+        FlagSpec("num_ps", int, 1, "how many ps tasks to start on this host"),
+        FlagSpec("num_workers", int, 2, "how many workers to start on this host"),
+        _field("log_dir", str, "directory of a log file per task"),
+        _field("evaluate", bool, "evaluate on held-out data at the end [for the built-in model only]"),
+    ),
+    "Checkpoints and reports": (
+        _field("train_dir", str, "directory of checkpoints and event files [nothing is saved]"),
+        _field("save_checkpoint_steps", int, "global steps between checkpoints"),
+        _field("save_checkpoint_secs", float, "seconds between checkpoints [600, if no steps are given]"),
+        _field("keep_checkpoint_max", int, "checkpoints to keep; 0: all"),
+        _field("eval_steps", int, "batches per evaluation [until the data is used up]"),
+        _field("report_file", str, "JSON that this task writes at its end"),
+        _field("log_every_secs", float, "seconds between progress lines"),
+        _field("debug", bool, "show the traceback of an error in the model"),
+    ),
+    "Bounds of every wait, in seconds": (
+        _field("startup_timeout_secs", float, "for the other tasks to come up"),
+        _field("peer_timeout_secs", float, "for a peer that is gone to come back"),
+        _field("shutdown_timeout_secs", float, "for the others at the end"),
+    ),
+    "Command line": (
+        FlagSpec("flagfile", str, None, "read flags from this file, one per line"),
+        FlagSpec("undefok", str, None, "comma-separated flags that may be given though they do not exist"),
+        FlagSpec("help", bool, False, "print this and end"),
+        FlagSpec("version", bool, False, "print the version and end"),
+    ),
+}
+
+
+def make_flags(problems: list[str] | None = None) -> flags.FlagValues:
+    """A fresh set of all flags at their defaults.
+
+    A value that cannot be read raises `UsageError`, or is appended to `problems` if a list is given.
+    """
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)  # flags may follow the command
+    for spec in (spec for group in GROUPS.values() for spec in group):
+        parser = _Parser(spec, problems)
+        flag = flags.Flag(parser, None, spec.name, spec.default, spec.meaning, boolean=spec.kind is bool)
+        flags.DEFINE_flag(flag, values)
+    return values
+
+
+def parse(args: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
+    """Flags and the remaining words of a command line without its program name; all problems in one `UsageError`."""
+    problems: list[str] = []
+    values = make_flags(problems)
+    try:
+        rest = values(["ps_train", *args], known_only=True)[1:]
+    except flags.CantOpenFlagFileError as error:
+        reason = re.sub(r"(?s).*\[Errno \d+\] ", "", str(error))
+        raise UsageError(f"--flagfile cannot be read: {reason}. Check its path.") from None
+    except UnicodeDecodeError:
+        raise UsageError(
+            "--flagfile is not a text file. Expected one flag per line, as --name=value."
+        ) from None
+    except (flags.Error, ValueError, RecursionError) as error:
+        raise UsageError(_plain(error)) from None
+    words = [word for word in rest if not re.match("-+[^-]", word) and word != "--"]
+    problems += [_unknown(word, values) for word in rest if re.match("-+[^-]", word)]
+    if problems and not values["help"].value:
+        raise UsageError.from_problems(problems)
+    return values, words
+
+
+def config_from_flags(values: flags.FlagValues) -> TrainConfig:
+    """The settings; raises `UsageError` for values that contradict each other. Ranges are `TrainConfig.problems`."""
+    settings: dict[str, Any] = {name: values[name].value for name in _FIELDS}
+    settings = {name: None if value == "" else value for name, value in settings.items()}
+    problems = []
+    try:
+        settings["model_params"] = parse_model_params(settings["model_params"])
+    except UsageError as error:
+        problems.append(str(error))
+        settings["model_params"] = Params()
+    sync_replicas = values["sync_replicas"].value
+    if sync_replicas is not None:
+        wanted = "sync" if sync_replicas else "async"
+        if not values["update"].using_default_value and settings["update"] != wanted:
+            problems.append(
+                f"--update={settings['update']} contradicts --{'' if sync_replicas else 'no'}sync_replicas, "
+                f"which is the legacy spelling of --update={wanted}. Keep one."
+            )
+        settings["update"] = wanted
+    if problems:
+        raise UsageError.from_problems(problems)
+    return TrainConfig(**settings)
+
+
+def cluster_flags(values: flags.FlagValues) -> ClusterFlags:
+    """The flags that place this process in a cluster."""
+    return ClusterFlags(
+        **{field.name: values[field.name].value for field in dataclasses.fields(ClusterFlags)}
+    )
+
+
+def help_lines() -> list[str]:
+    """A line or two for each flag, by groups."""
+    lines = []
+    for title, specs in GROUPS.items():
+        lines += ["", f"{title}:"]
+        for spec in specs:
+            name = (
+                f"  --[no]{spec.name}"
+                if spec.kind is bool and spec.default is not False
+                else f"  --{spec.name}"
+            )
+            default = "" if spec.default in (None, False) else f" ({_number(spec.default)})"
+            meaning = textwrap.wrap(spec.meaning + default, 76)
+            lines.append(f"{name:<26}{meaning[0]}")
+            lines += [" " * 26 + more for more in meaning[1:]]
+    return lines
+
+
+class _Parser(flags.ArgumentParser):
+    """Reads one flag's value and names the flag in what it says about it."""
+
+    def __init__(self, spec: FlagSpec, problems: list[str] | None) -> None:
+        self._spec = spec
+        self._problems = problems
+
+    def parse(self, argument: Any) -> Any:
+        if not isinstance(argument, str):
+            return argument
+        kind = self._spec.kind
+        if not argument and isinstance(kind, tuple) and self._spec.default is None:
+            return None  # legacy scripts have --job_name= for a run in one process
+        try:
+            return _read_word(argument, kind) if isinstance(kind, tuple) else _READERS[kind](argument)
+        except ValueError as error:
+            problem = f"--{self._spec.name}={argument} {error}"
+        if self._problems is None:
+            raise UsageError(problem)
+        self._problems.append(problem)
+        return None
+
+
+def _read_int(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+        raise ValueError("is not a whole number. Expected digits.")
+    return int(text)
+
+
+def _read_float(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError("is not a number. Expected one such as 60 or 0.5.")
+    return number
+
+
+def _read_bool(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "t", "1", "false", "f", "0"):
+        raise ValueError("is not a boolean. Expected true or false.")
+    return word in ("true", "t", "1")
+
+
+def _read_word(text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise ValueError(
+            f"is not a choice. {_did_you_mean(text, allowed)}Expected one of {', '.join(allowed)}."
+        )
+    return text
+
+
+_READERS: dict[type, Callable[[str], Any]] = {int: _read_int, float: _read_float, bool: _read_bool, str: str}
+
+
+def _unknown(word: str, values: flags.FlagValues) -> str:
+    name = word.lstrip("-").partition("=")[0]
+    boolean_names = [f"no{flag}" for flag in values if values[flag].boolean]
+    guess = _did_you_mean(name, [*values, *boolean_names], prefix="--")
+    return f"Unknown flag --{name}. {guess}See --help for all flags."
+
+
+def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+    matches = difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {prefix}{matches[0]}? " if matches else ""
+
+
+def _plain(error: Exception) -> str:
+    """What absl says about a malformed command line, in our words."""
+    missing = re.fullmatch(r"Missing value for flag (-+\S+)|(-+flagfile) with no argument", str(error))
+    if missing:
+        name = missing[1] or missing[2]
+        return f"{name} is given without a value. Write {name}=VALUE."
+    argument = re.fullmatch(r"(?s)(-+no\w+)=.* does not take an argument", str(error))
+    if argument:
+        return f"{argument[1]} takes no value. Write it alone."
+    return f"The command line cannot be read: {shown(str(error), 200)}. See --help."
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

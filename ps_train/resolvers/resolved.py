@@ -1,0 +1,66 @@
+"""What a resolver finds out (`Resolved`) and what the flags say about the cluster (`ClusterFlags`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ps_train.cluster import Cluster, TaskId
+from ps_train.errors import UsageError
+
+SOLE_TASK_JOBS = ("chief", "evaluator")
+
+
+class Resolved(NamedTuple):
+    """This process's place. Both None: no cluster is named, so the run is a local one.
+
+    An evaluator may have no cluster; every other task has one and is its member.
+    """
+
+    cluster: Cluster | None
+    task: TaskId | None
+
+    @property
+    def is_a_place(self) -> bool:
+        """Whether a cluster is named, or the evaluator, which needs none."""
+        return self.cluster is not None or self.task is not None and self.task.job == "evaluator"
+
+
+@dataclass(frozen=True)
+class ClusterFlags:
+    """The flags that place this process; None or empty where not given."""
+
+    job_name: str | None = None
+    task_index: int | None = None
+    ps_hosts: str | None = None
+    worker_hosts: str | None = None
+    chief_host: str | None = None
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether any list of hosts is given."""
+        return bool(self.ps_hosts or self.worker_hosts or self.chief_host)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them is given."""
+        return bool(self.job_name) or self.task_index is not None or self.has_hosts
+
+
+def default_index(job: str, cluster: Cluster | None) -> int | None:
+    """The index of the only task that `job` can have; None if there are several, so that it must be told."""
+    if job in SOLE_TASK_JOBS:
+        return 0
+    indices = [task.index for task in cluster.tasks if task.job == job] if cluster else []
+    if len(indices) == 1:
+        return indices[0]
+    return None if indices else 0
+
+
+def check_place(task: TaskId, cluster: Cluster | None) -> None:
+    """Raises `UsageError` unless `task` is in `cluster`, or is the one evaluator."""
+    if task.job == "evaluator":
+        if task.index != 0:
+            raise UsageError(f"Task {task} does not exist: there is one evaluator. Expected the index 0.")
+    elif cluster is not None:
+        cluster.check_member(task)
