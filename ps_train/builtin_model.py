@@ -1,8 +1,8 @@
 """The model of a bare `python -m ps_train`: a small perceptron that reads handwritten digits.
 
-It is written as a user would write one, and can be named as one: `--model=ps_train.builtin_model`. The data comes with
-the package. About 400 updates of 32 digits bring it above 95% of the held-out digits; `--model_params` takes
-`hidden` (units in each of the two hidden layers) and `learning_rate`.
+It is written as a user would write one, and can be named as one: `--model=ps_train.builtin_model`. The data
+comes with the package. After 400 updates from 32 digits each it reads above 95% of the held-out digits (96-98%, 0.2 s
+in one process). `--model_params` takes `hidden` (units in each of the two hidden layers) and `learning_rate`.
 """
 
 from ps_train import datasets
@@ -12,7 +12,7 @@ DEFAULT_PARAMS = {"hidden": 64, "learning_rate": 0.003}
 
 
 def input_fn(context: InputContext):
-    """(images float32 `[batch, 64]`, labels int64 `[batch]`): this worker's shard for ever, or held-out data once."""
+    """Images float32 `[batch, 64]`, labels int64 `[batch]`: a shard for ever, or the held-out data once."""
     from ps_train.compat import tf
 
     train, test = datasets.load_digits()

@@ -5,7 +5,7 @@
 >>> train.images.shape, test.images.shape, train.labels[:4]
 ((1497, 64), (300, 64), array([1, 2, 3, 4]))
 
-`load_idx_images(directory)` reads MNIST-like data (four .gz files in IDX format) from a directory in the same form.
+`load_idx_images(directory)` reads MNIST-like data (four .gz files in IDX format) in the same form.
 """
 
 from ps_train.datasets.digits import load_digits

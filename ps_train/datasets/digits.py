@@ -13,7 +13,7 @@ _EVERY_NTH_IS_HELD_OUT = 6
 def load_digits() -> tuple[LabelledImages, LabelledImages]:
     """(train, test): 1497 and 300 digits, images float32 `[n, 64]` in 0-1, labels int64 `[n]` in 0-9.
 
-    Every sixth digit, from the first, is held out: the file is ordered by writer, and both parts have all of them.
+    Every sixth digit, from the first, is held out: the file is ordered by writer, and both parts know all.
     """
     with np.load(_FILE) as digits:
         images = digits["images"].astype(np.float32) / 16.0

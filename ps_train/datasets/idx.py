@@ -1,9 +1,9 @@
-"""Reader of MNIST-like data: four gzipped IDX files in a directory, as MNIST and Fashion-MNIST are distributed.
+"""Reader of MNIST-like data: four gzipped IDX files in a directory, as MNIST and Fashion-MNIST come.
 
     train, test = load_idx_images("/usr/share/datasets/fashion-mnist")
 
-An IDX file is a big-endian uint32 magic number (0x0803: unsigned bytes in 3 dimensions, 0x0801: in 1), a uint32 per
-dimension, then the bytes. Source: http://yann.lecun.com/exdb/mnist, "FILE FORMATS FOR THE MNIST DATABASE".
+An IDX file is a big-endian uint32 magic number (0x0803: unsigned bytes in 3 dimensions, 0x0801: in 1), a uint32
+per dimension, then the bytes. Source: http://yann.lecun.com/exdb/mnist, "FILE FORMATS FOR THE MNIST DATABASE".
 """
 
 import gzip
@@ -33,8 +33,9 @@ def load_idx_images(directory: str) -> tuple[LabelledImages, LabelledImages]:
     if missing:
         state = "lacks" if os.path.isdir(directory) else "does not exist; expected there:"
         raise UsageError(
-            f"Data directory {directory} {state} {', '.join(missing)}. Name the directory that holds these IDX files; "
-            f"Fashion-MNIST is Debian's package dataset-fashion-mnist, which installs them in {FASHION_MNIST_DIR}."
+            f"Data directory {directory} {state} {', '.join(missing)}. Name the directory that holds these IDX "
+            "files. Debian's package dataset-fashion-mnist, for one, installs Fashion-MNIST's in "
+            f"{FASHION_MNIST_DIR}."
         )
     return _read_pair(directory, *TRAIN_FILES), _read_pair(directory, *TEST_FILES)
 
@@ -70,7 +71,7 @@ def read_idx(path: str, magic: int) -> np.ndarray:
     found_magic, *shape = header.unpack_from(content)
     if found_magic != magic:
         raise UsageError(
-            f"{path} begins with the magic number 0x{found_magic:08x}; 0x{magic:08x} is expected (unsigned bytes, "
+            f"{path} begins with the magic number 0x{found_magic:08x}; 0x{magic:08x} is expected (bytes in "
             f"{num_dims} dimension{'s' if num_dims > 1 else ''}). Check that the file is what its name says."
         )
     expected_bytes = int(np.prod(shape, dtype=np.int64))
