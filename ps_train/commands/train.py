@@ -68,9 +68,9 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
 
 def _local_problems(values: FlagValues) -> list[str]:
     return [
-        f"--{name}={values[name].value} is out of range. Expected a whole number from 1."
+        f"--{name}={getattr(values, name)} is out of range. Expected a whole number from 1."
         for name in ("num_ps", "num_workers")
-        if values[name].value < 1
+        if getattr(values, name) < 1
     ]
 
 

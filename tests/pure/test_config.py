@@ -1,0 +1,156 @@
+"""`ps_train.config`: exact messages, parameters that parse and print back, and that the value stays as it is."""
+
+import copy
+import dataclasses
+import json
+import os
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ps_train.config import Params, TrainConfig, format_model_params, parse_model_params
+from ps_train.errors import UsageError
+
+FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
+
+
+def test_the_defaults_are_valid():
+    TrainConfig().validate(num_workers=1)
+    assert TrainConfig().as_flags() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"batch_size": 0}, "--batch_size=0 is out of range. Expected a whole number from 1."),
+        ({"train_steps": 0}, "--train_steps=0 is out of range. Expected a whole number from 1."),
+        ({"eval_steps": -1}, "--eval_steps=-1 is out of range. Expected a whole number from 1."),
+        (
+            {"keep_checkpoint_max": -1},
+            "--keep_checkpoint_max=-1 is out of range. Expected a whole number from 0.",
+        ),
+        (
+            {"save_checkpoint_steps": 0},
+            "--save_checkpoint_steps=0 is out of range. Expected a whole number from 1.",
+        ),
+        (
+            {"save_checkpoint_secs": 0.0},
+            "--save_checkpoint_secs=0 is not a time to wait. Expected a number of seconds above 0.",
+        ),
+        (
+            {"peer_timeout_secs": float("inf")},
+            "--peer_timeout_secs=inf is not a time to wait. Expected a number of seconds above 0.",
+        ),
+        (
+            {"startup_timeout_secs": float("nan")},
+            "--startup_timeout_secs=nan is not a time to wait. Expected a number of seconds above 0.",
+        ),
+        ({"seed": 2**31}, "--seed=2147483648 is out of range. Expected a whole number from 0 to 2147483647."),
+        ({"update": "asnc"}, "--update=asnc is not an update rule. Expected async or sync."),
+        (
+            {"replicas_to_aggregate": 1},
+            "--replicas_to_aggregate=1 has no meaning in async, where each gradient is applied by itself. "
+            "Add --update=sync or leave it out.",
+        ),
+        (
+            {"update": "sync", "replicas_to_aggregate": 3},
+            "--replicas_to_aggregate=3 is more than the 2 workers: an update would wait for gradients that "
+            "no worker computes. Expected 1 to 2.",
+        ),
+    ],
+)
+def test_a_value_out_of_range(settings, problem):
+    assert TrainConfig(**settings).problems(num_workers=2) == [problem]
+
+
+def test_all_problems_come_in_one_message():
+    with pytest.raises(UsageError) as caught:
+        TrainConfig(batch_size=0, seed=-1).validate()
+    assert str(caught.value).splitlines() == [
+        "--batch_size=0 is out of range. Expected a whole number from 1.",
+        "--seed=-1 is out of range. Expected a whole number from 0 to 2147483647.",
+    ]
+
+
+def test_without_the_number_of_workers_the_aggregate_is_not_judged():
+    assert TrainConfig(update="sync", replicas_to_aggregate=99).problems() == []
+
+
+def test_defaults_that_depend_on_other_values():
+    assert TrainConfig().checkpoint_secs == 600
+    assert TrainConfig(save_checkpoint_steps=10).checkpoint_secs is None
+    assert TrainConfig(save_checkpoint_steps=10, save_checkpoint_secs=5).checkpoint_secs == 5
+    assert TrainConfig(update="sync").num_to_aggregate(num_workers=3) == 3
+    assert TrainConfig(update="sync", replicas_to_aggregate=2).num_to_aggregate(num_workers=3) == 2
+
+
+def test_params_are_parsed_in_order():
+    params = parse_model_params(
+        " units = 64 ,rate=1e-3,half=.5,neg=-2,name=a:b=c,on=True,off=false,none=,id=1_0 "
+    )
+    assert list(params.items()) == [
+        ("units", 64),
+        ("rate", 0.001),
+        ("half", 0.5),
+        ("neg", -2),
+        ("name", "a:b=c"),
+        ("on", True),
+        ("off", False),
+        ("none", ""),
+        ("id", "1_0"),
+    ]
+    assert type(params["units"]) is int and type(params["rate"]) is float
+    assert parse_model_params("") == parse_model_params(None) == parse_model_params(" ") == {}
+
+
+def test_params_that_cannot_be_parsed():
+    with pytest.raises(UsageError) as caught:
+        parse_model_params("hidden=10,20,a=1,=2,a=3,b c=4,")
+    assert str(caught.value).splitlines() == [
+        "--model_params has '20', which has no '='. Expected key=value,key=value; a value cannot contain a comma.",
+        "--model_params has the key ''. Expected a letter or '_' and then letters, digits, '_', '.' or '-'.",
+        "--model_params has the key 'a' twice. Expected each key once.",
+        "--model_params has the key 'b c'. Expected a letter or '_' and then letters, digits, '_', '.' or '-'.",
+        "--model_params has '', which has no '='. Expected key=value,key=value; a value cannot contain a comma.",
+    ]
+
+
+def test_a_config_is_a_value():
+    config = TrainConfig(model_params=Params(b=1, a="x"))
+    assert {config: 1}[TrainConfig(model_params=Params(a="x", b=1))] == 1
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["model_params"] == {"b": 1, "a": "x"}
+    with pytest.raises(AttributeError):
+        config.batch_size = 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda params: params.update(a=2),
+        lambda params: params.pop("a"),
+        lambda params: params.clear(),
+        lambda params: params.setdefault("b", 1),
+        lambda params: params.__setitem__("a", 2),
+        lambda params: params.__delitem__("a"),
+        lambda params: params.__ior__({"a": 2}),
+    ],
+)
+def test_params_cannot_be_changed(change):
+    params = Params(a=1)
+    with pytest.raises(TypeError, match="model_params cannot be changed"):
+        change(params)
+    assert params == {"a": 1}
+
+
+@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
+@given(st.one_of(st.text(max_size=40), st.text("ab=,1.e-+ tru:\n", max_size=40)))
+def test_fuzz_params(text):
+    try:
+        params = parse_model_params(text)
+    except UsageError as error:
+        assert str(error)
+        return
+    assert parse_model_params(format_model_params(params)) == params

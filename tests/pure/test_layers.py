@@ -1,0 +1,90 @@
+"""The layer table of the design against the imports: a module imports from layers above its own, never sideways."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
+
+# A module may import from the rows before its own; a package is one module here. The design's layers 1, 2 and 6 take
+# two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
+LAYERS = (
+    "errors compat",
+    "cluster logs",
+    "config model net board reports datasets",
+    "task_context",
+    "resolvers placement transport updates server process liveness builtin_model",
+    "hooks",
+    "graph session launcher",
+    "worker ps evaluator",
+    "runner library",
+    "flags",
+    "commands",
+    "__main__",
+)
+LAYER = {name: number for number, row in enumerate(LAYERS) for name in row.split()}
+
+
+def unit(path):
+    """The name in the table that a file belongs to; `__init__` for the package's own."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(tree):
+    """(top-level package, unit or None) of every import statement, at any depth of the code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import in line {node.lineno}"
+            is_package = node.module == "ps_train"
+            names = [f"ps_train.{a.name}" for a in node.names] if is_package else [str(node.module)]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            yield top, rest.partition(".")[0] or None
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_up(path):
+    name = unit(path)
+    assert name in LAYER, f"{name} is not in the table of layers. Give it a row."
+    for top, target in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        if top == "tensorflow":
+            assert name == "compat", f"{name} imports tensorflow; only compat may"
+        if top == "absl":
+            assert name in ("flags", "commands", "__main__"), f"{name} imports absl"
+        if top == "ps_train" and target not in (None, name):
+            assert target in LAYER, f"{name} imports {target}, which is not in the table of layers"
+            assert LAYER[target] < LAYER[name], f"{name} imports {target}, which is not above it"
+
+
+def test_the_launcher_side_does_not_import_tensorflow():
+    names = ("cluster", "config", "resolvers", "flags", "commands.train", "commands.eval", "launcher")
+    there = [
+        n
+        for n in names
+        if (PACKAGE / n.replace(".", "/")).exists() or (PACKAGE / f"{n.replace('.', '/')}.py").exists()
+    ]
+    code = (
+        "import sys\n"
+        + "".join(f"import ps_train.{n}\n" for n in there)
+        + "print('tensorflow' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout == "False\n"
