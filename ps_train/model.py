@@ -455,7 +455,7 @@ def _parameters_text(signature: inspect.Signature | None) -> str:
 def _as_model_spec(result: Any) -> ModelSpec:
     if isinstance(result, ModelSpec):
         return result
-    if hasattr(result, "loss") and hasattr(result, "train_op"):
+    if not inspect.isclass(result) and hasattr(result, "loss") and hasattr(result, "train_op"):
         return ModelSpec(
             loss=result.loss,
             train_op=result.train_op,

@@ -1,0 +1,42 @@
+"""What a train_dir holds, read without TensorFlow: the newest checkpoint and its step.
+
+    latest_checkpoint("runs/1")                # "runs/1/model.ckpt-200" or None
+    checkpoint_step("runs/1/model.ckpt-200")   # 200
+"""
+
+import os
+import re
+
+
+def latest_checkpoint(train_dir):
+    """Path prefix of the newest complete checkpoint, or None; needs no TensorFlow and no glob of the directory's name.
+
+    TensorFlow's `latest_checkpoint` takes the name for a pattern and finds nothing in a directory such as `run[1]`.
+    """
+    if not train_dir:
+        return None
+    try:
+        with open(os.path.join(train_dir, "checkpoint"), encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        return None
+    match = re.search(r'^model_checkpoint_path: "(.*)"$', text, re.MULTILINE)
+    if not match:
+        return None
+    name = match[1].encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1", "ignore")
+    path = os.path.join(train_dir, os.path.basename(name.decode("utf-8", "replace")))
+    return path if os.path.exists(path + ".index") else None
+
+
+def checkpoint_step(checkpoint):
+    """Global step in a checkpoint's name, or None."""
+    match = re.search(r"-(\d+)$", checkpoint or "")
+    return int(match[1]) if match else None
+
+
+def finished_at(train_dir, train_steps):
+    """The newest checkpoint if it has reached `train_steps`, else None: the job is done, nothing is left to do."""
+    checkpoint = latest_checkpoint(train_dir)
+    if not checkpoint or train_steps is None or (checkpoint_step(checkpoint) or 0) < train_steps:
+        return None
+    return checkpoint

@@ -1,0 +1,178 @@
+"""Builds a task's graph from the user's model; runs nothing.
+
+    ops = graph.build_train(context, config, model)        # TrainOps: tensors and ops, nothing has run
+    ops = graph.build_eval(config, model)                  # EvalOps: one process, no devices
+
+A worker's graph, in this order: placement scope -> global step -> `input_fn` on the worker -> `model_fn` ->
+gradients -> update rule. Every worker builds the same variables in the same order, which is what places them alike.
+"""
+
+from typing import NamedTuple
+
+from ps_train import placement
+from ps_train.compat import tf, tf1
+from ps_train.errors import ModelError
+from ps_train.model import InputContext, ModeKeys, call_input_fn, call_model_fn, split_element, worker_seed
+from ps_train.updates import rules, sync
+
+
+class TrainOps(NamedTuple):
+    """What a worker runs each step, and what its session needs.
+
+    Attributes:
+      graph: not finalized yet.
+      step: op of one step: update, UPDATE_OPS.
+      loss: scalar tensor.
+      examples: int32 scalar, examples in this step.
+      global_step: the variable.
+      global_step_after: int64 scalar on the ps, read after the step.
+      sync_optimizers: those whose rounds the session joins.
+      hooks: the user's.
+    """
+
+    graph: object
+    step: object
+    loss: object
+    examples: object
+    global_step: object
+    global_step_after: object
+    sync_optimizers: list
+    hooks: list
+
+
+class EvalOps(NamedTuple):
+    """One pass over the evaluation data.
+
+    Attributes:
+      graph: not finalized yet.
+      loss: scalar tensor of a batch.
+      examples: int32 scalar.
+      values: metric name -> value tensor.
+      updates: list of ops that take in a batch.
+      global_step: the variable.
+    """
+
+    graph: object
+    loss: object
+    examples: object
+    values: dict
+    updates: list
+    global_step: object
+
+
+def build_train(context, config, model):
+    """Builds a training graph.
+
+    Args:
+      context: TaskContext of this task.
+      config: TrainConfig.
+      model: Model.
+
+    Returns:
+      TrainOps.
+
+    Raises:
+      ModelError: anything that is wrong with the user's functions, or what they return.
+    """
+    replica, num_replicas = context.replica, context.cluster.num_workers
+    seed = worker_seed(config.seed, replica)
+    with tf1.Graph().as_default() as graph:
+        tf1.set_random_seed(seed)
+        with placement.scope(context):
+            global_step = tf1.train.get_or_create_global_step()
+            features, labels = _build_input(
+                model, InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, config.model_params),
+                context.worker_device + "/device:CPU:0",
+            )  # fmt: skip
+            spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, config.model_params)
+            _collect_keras_updates(graph)
+            train_op = _build_train_op(spec, context, global_step)
+            with tf1.control_dependencies([train_op]), tf1.device(global_step.device):
+                step_after = global_step.read_value()
+        return TrainOps(
+            graph, train_op, tf.cast(spec.loss, tf.float32), _count_examples(features, config.batch_size), global_step,
+            step_after, list(tf1.get_collection(sync.COLLECTION)), list(spec.training_hooks or ()),
+        )  # fmt: skip
+
+
+def build_eval(config, model):
+    """Builds an evaluation graph for one process; see `build_train` for arguments and errors.
+
+    Returns:
+      EvalOps.
+    """
+    with tf1.Graph().as_default() as graph:
+        tf1.set_random_seed(config.seed)
+        global_step = tf1.train.get_or_create_global_step()
+        context = InputContext(ModeKeys.EVAL, config.batch_size, 1, 0, config.seed, config.model_params)
+        features, labels = _build_input(model, context, "/device:CPU:0")
+        spec = call_model_fn(model, features, labels, ModeKeys.EVAL, config.model_params)
+        metrics = dict(spec.metrics or {})
+        if "loss" not in metrics:
+            metrics["loss"] = tf1.metrics.mean(tf.cast(spec.loss, tf.float32))
+        values = {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()}
+        return EvalOps(
+            graph, spec.loss, _count_examples(features, config.batch_size), values,
+            [update for _, update in metrics.values()], global_step,
+        )  # fmt: skip
+
+
+def _build_input(model, context, device):
+    with tf1.device(device):
+        dataset = call_input_fn(model, context)
+        iterator = tf1.data.make_initializable_iterator(dataset)
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return split_element(iterator.get_next())
+
+
+def _count_examples(features, batch_size):
+    for tensor in tf.nest.flatten(features, expand_composites=True):
+        if tensor.shape.rank is None or tensor.shape.rank > 0:
+            return tf.shape(tensor)[0]
+    return tf.constant(batch_size)
+
+
+def _build_train_op(spec, context, global_step):
+    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    if context.update == "sync" and not context.is_chief:
+        # Moving averages change once a global step: by the chief's batch, whose gradient is in nearly every update.
+        updates = []
+    if spec.train_op is not None:
+        _check_train_op(context)
+        train_op = spec.train_op if isinstance(spec.train_op, tf.Operation) else spec.train_op.op
+        return tf.group(train_op, *updates) if updates else train_op
+    optimizer = rules.DistributedOptimizer(spec.optimizer)
+    gradients = optimizer.compute_gradients(spec.loss)
+    if all(gradient is None for gradient, _ in gradients):
+        raise ModelError(
+            "No variable gets a gradient: the loss does not depend on any trainable variable. Check model_fn."
+        )
+    with tf1.control_dependencies(updates):
+        return optimizer.apply_gradients(gradients, global_step=global_step)
+
+
+def _check_train_op(context):
+    if context.update == "sync" and not tf1.get_collection(rules.COLLECTION):
+        raise ModelError(
+            "model_fn made its own train_op with an optimizer that --update=sync does not reach. Wrap it: "
+            "ps_train.DistributedOptimizer(optimizer).minimize(loss, global_step=tf1.train.get_global_step())."
+        )
+
+
+def _collect_keras_updates(graph):
+    """Adds the assignments that Keras 3 layers made (moving averages, seed states) to UPDATE_OPS.
+
+    Keras 3 creates them in the graph and nothing runs them: it counts on eager execution or its own trainer.
+    """
+    known = set(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
+    initializers = {variable.initializer for variable in tf1.global_variables()}
+    for op in graph.get_operations():
+        if op.type not in ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"):
+            continue
+        if op in initializers or op in known or not _is_made_by_keras(op):
+            continue
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, op)
+
+
+def _is_made_by_keras(op):
+    return any("/keras/src/layers/" in frame.filename.replace("\\", "/") for frame in op.traceback)

@@ -1,0 +1,271 @@
+"""Session hooks: one combined hook for each step, and the chief's end of the job.
+
+The order in which `session` lists them is the order of the end, which is what makes it clean:
+
+1. `StepHook` counts, stops at the target, shows progress;
+2. the user's hooks;
+3. `MemberHook` of each synchronous optimizer leaves the rounds;
+4. chief: `WaitForWorkersHook` waits until every other worker that joined has left, saving when it is due;
+5. chief: `UpdateLoop` of each synchronous optimizer stops, as nobody is left to serve;
+6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
+"""
+
+import os
+import time
+
+from ps_train.compat import tf, tf1
+from ps_train.liveness import SILENCE_SECS
+from ps_train.logs import Throttle, log
+
+
+class StepHook(tf1.train.SessionRunHook):
+    """Follows the steps of a task: its report, its record on the boards, progress lines, the end at the target.
+
+    Args:
+      report: kept up to date.
+      monitor: gets the state twice a second.
+      guard: ends the loop when it has decided so.
+      global_step: the int64 variable.
+      fetches: what else each step fetches: any of "loss" (scalar), "examples" (int), "global_step" (after the step).
+      train_steps: target, or None.
+      log_every_secs: between progress lines.
+      clock: seconds, for tests.
+    """
+
+    def __init__(
+        self, report, monitor, guard, global_step, fetches=None, train_steps=None, log_every_secs=10.0,
+        clock=time.monotonic,
+    ):  # fmt: skip
+        self._report, self._monitor, self._guard = report, monitor, guard
+        self._variable, self._train_steps = global_step, train_steps
+        self._fetches = dict(fetches or {})
+        self._clock = clock
+        self._log_due, self._post_due = Throttle(log_every_secs), Throttle(0.5)
+        self._rate = RateMeter(clock)
+        self._started = None
+
+    def begin(self):
+        """Adds a reader of the global step if the step does not fetch it itself."""
+        if "global_step" not in self._fetches:
+            self._fetches["global_step"] = self._variable.read_value()
+        self._args = tf1.train.SessionRunArgs(self._fetches)
+        self._read_step = self._variable.read_value()
+
+    def after_create_session(self, session, coord):
+        """Ends before the first step if the target is reached."""
+        step = int(session.run(self._read_step))
+        self._report.global_step = step
+        self._monitor.post(state="training", step=step)
+        self._started = self._started or self._clock()
+        self._rate.start(step)
+        if self._is_reached(step):
+            log.info("global step %d: the target of %d is reached already", step, self._train_steps)
+            coord.request_stop()
+
+    def before_run(self, run_context):
+        """Fetches the step's figures."""
+        if self._guard.should_stop:
+            self._guard.check()
+        return self._args
+
+    def after_run(self, run_context, run_values):
+        """Counts the step; a stop signal or the target ends the loop."""
+        values = run_values.results
+        report = self._report
+        step = int(values["global_step"])
+        report.global_step = step
+        report.local_steps += 1
+        report.examples += int(values.get("examples", 0))
+        now = self._clock()
+        report.train_secs = now - self._started
+        if self._post_due.is_due(now):
+            self._post(step, values, now)
+        if self._is_reached(step):
+            report.reason = f"global step {step}: target of {self._train_steps} reached"
+            run_context.request_stop()
+        elif self._guard.stop_signal is not None:
+            run_context.request_stop()
+
+    def end(self, session):
+        """Shows the last figures."""
+        self._monitor.post(state="ending", step=self._report.global_step, local_steps=self._report.local_steps)
+
+    def _is_reached(self, step):
+        return self._train_steps is not None and step >= self._train_steps
+
+    def _post(self, step, values, now):
+        report = self._report
+        if "loss" in values:
+            report.loss = float(values["loss"])
+        global_rate, local_rate = self._rate.update(step, report.local_steps, now)
+        self._monitor.post(
+            state="training", step=step, local_steps=report.local_steps, loss=report.loss, rate=round(global_rate, 2),
+            local_rate=round(local_rate, 2), examples=report.examples,
+        )  # fmt: skip
+        if self._log_due.is_due(now):
+            target = f"/{self._train_steps}" if self._train_steps else ""
+            loss = "" if report.loss is None else f", loss {report.loss:.4g}"
+            log.info("step %d%s%s, %.1f steps/s (%.1f of them here)", step, target, loss, global_rate, local_rate)
+
+
+class RateMeter:
+    """Steps per second since the last look, global and local."""
+
+    def __init__(self, clock=time.monotonic):
+        self._clock = clock
+        self.start(0)
+
+    def start(self, step, local_steps=0):
+        """Begins at these counts."""
+        self._last = (self._clock(), step, local_steps)
+
+    def update(self, step, local_steps, now):
+        """(global, local) steps per second since the last call; a roll-back counts as zero."""
+        then, last_step, last_local = self._last
+        self._last = (now, step, local_steps)
+        elapsed = max(now - then, 1e-6)
+        return max(step - last_step, 0) / elapsed, max(local_steps - last_local, 0) / elapsed
+
+
+class CheckpointHook(tf1.train.SessionRunHook):
+    """The chief's saver: every so many steps or seconds, and the last step at the end.
+
+    The checkpoint is written by the chief's process alone, whatever the number of ps tasks: their disks need not be
+    shared. `.meta` beside it has no device in it, so that it can be imported on one machine.
+
+    Args:
+      saver: `tf1.train.Saver`.
+      train_dir: existing directory.
+      global_step: variable.
+      report: gets the newest checkpoint's path.
+      save_steps, save_secs: periods; either may be None.
+    """
+
+    def __init__(self, saver, train_dir, global_step, report, save_steps=None, save_secs=None, clock=time.monotonic):
+        self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
+        self._global_step, self._report = global_step, report
+        self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
+        self._saved_step = self._saved_at = None
+
+    def begin(self):
+        """Adds a reader of the global step."""
+        self._read_step = self._global_step.read_value()
+        self._args = tf1.train.SessionRunArgs(self._read_step)
+
+    def after_create_session(self, session, coord):
+        """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
+        self._meta = tf1.get_default_graph()
+        step = int(session.run(self._read_step))
+        self._saved_at = self._clock()
+        if self._report.checkpoint is None:
+            self.save(session, step)
+        else:
+            self._saved_step = int(self._report.checkpoint.rsplit("-", 1)[-1])
+
+    def before_run(self, run_context):
+        """Fetches the global step."""
+        return self._args
+
+    def after_run(self, run_context, run_values):
+        """Saves if a period is over."""
+        if self._is_due(int(run_values.results)):
+            self.save_if_due(run_context.session)
+
+    def save_if_due(self, session):
+        """Reads the step anew and saves if a period is over."""
+        step = int(session.run(self._read_step))
+        if self._is_due(step):
+            self.save(session, step)
+
+    def save(self, session, step):
+        """Writes `model.ckpt-<step>`."""
+        self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+        path = f"{self._prefix}-{step}"
+        if not os.path.exists(path + ".meta"):
+            self._write_meta(session, path + ".meta")
+        self._saved_step, self._saved_at = step, self._clock()
+        self._report.checkpoint = path
+
+    def end(self, session):
+        """Saves the last step if it is not saved yet."""
+        step = int(session.run(self._read_step))
+        if step != self._saved_step:
+            self.save(session, step)
+        log.info("saved %s", self._report.checkpoint)
+
+    def _is_due(self, step):
+        if step == self._saved_step:
+            return False
+        if self._save_steps is not None and (self._saved_step is None or step - self._saved_step >= self._save_steps):
+            return True
+        if self._save_steps is not None and step < self._saved_step:
+            return True  # the model was rolled back
+        return self._save_secs is not None and self._clock() - self._saved_at >= self._save_secs
+
+    def _write_meta(self, session, path):
+        if not isinstance(self._meta, bytes):
+            graph = self._meta
+            self._meta = tf1.train.export_meta_graph(
+                graph_def=graph.as_graph_def(add_shapes=True), graph=graph, clear_devices=True,
+                saver_def=self._saver.saver_def,
+            ).SerializeToString()  # fmt: skip
+        with tf.io.gfile.GFile(path + ".tmp", "wb") as file:
+            file.write(self._meta)
+        tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
+
+
+class WaitForWorkersHook(tf1.train.SessionRunHook):
+    """The chief's last duty: the job is over when every other worker that joined has left.
+
+    A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
+    longer than `join_secs`. One that is silent for `peer_timeout_secs` counts as gone.
+
+    Args:
+      monitor: whose boards say who is there.
+      others: the other training tasks.
+      guard: ends the wait.
+      is_reached: says whether the target is reached.
+      on_idle: called with the session between looks; saves when it is due.
+      stop_secs: once the target is reached, how long a worker may take to leave.
+      peer_timeout_secs, join_secs: see above.
+    """
+
+    def __init__(self, monitor, others, guard, is_reached, on_idle, stop_secs, peer_timeout_secs, join_secs):
+        self._monitor, self._others, self._guard = monitor, others, guard
+        self._is_reached, self._on_idle = is_reached, on_idle
+        self._stop_secs, self._peer_timeout_secs, self._join_secs = stop_secs, peer_timeout_secs, join_secs
+
+    def end(self, session):
+        """Waits."""
+        start = time.monotonic()
+        line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
+        while not self._guard.should_stop:
+            waited = time.monotonic() - start
+            pending = self.pending(session, waited)
+            if not pending:
+                return
+            if line_due.is_due():
+                log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), waited)
+            self._on_idle(session)
+            time.sleep(0.1)
+
+    def pending(self, session, waited):
+        """Names of the workers that still count, with what is known of them."""
+        is_reached = self._is_reached(session)
+        view = self._monitor.view()
+        return [
+            described
+            for described in (self._pending_one(str(task), view, is_reached, waited) for task in self._others)
+            if described
+        ]
+
+    def _pending_one(self, name, view, is_reached, waited):
+        record = view.record(name)
+        if not record:
+            return "" if is_reached or waited > self._join_secs else f"{name} (has not joined)"
+        if record["state"] in ("left", "failed") or view.age(name) > self._peer_timeout_secs:
+            return ""
+        if is_reached and waited > self._stop_secs:
+            log.warning("%s did not leave within %g s of the target; its last step is lost", name, self._stop_secs)
+            return ""
+        return f"{name} ({record['state']} at step {record.get('step', '?')})"

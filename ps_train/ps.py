@@ -1,0 +1,104 @@
+"""A ps: serves variables and its board until the job is over, then ends by itself.
+
+Looked at five times a second, on its own board:
+
+- the chief said that the job is over and every worker that joined has left: status 0;
+- a task failed for good: status 1, naming it;
+- no worker has come within `startup_timeout_secs`, or all have been gone, the job not over, for `peer_timeout_secs`:
+  status 138;
+- SIGINT, SIGTERM: status 130, 143 at once; there is nothing to save here.
+
+A worker that never joined holds nobody up; one that is silent for `shutdown_timeout_secs` after the end neither.
+"""
+
+import time
+
+from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError
+from ps_train.liveness import SILENCE_SECS
+from ps_train.logs import Throttle, log
+
+POLL_SECS = 0.2
+
+
+def run(runtime, sleep=time.sleep):
+    """Serves until the job is over.
+
+    Args:
+      runtime: session.TaskRuntime; its monitor beats this ps's own board.
+      sleep: for tests.
+
+    Raises:
+      PsTrainError: how it ended, if not with the job.
+    """
+    monitor, cluster, timeouts = runtime.monitor, runtime.context.cluster, runtime.timeouts
+    verdict = Verdict([str(task) for task in cluster.training_tasks], timeouts)
+    monitor.post(state="serving")
+    line_due = Throttle(SILENCE_SECS, wait_first=True)
+    while True:
+        runtime.guard.check()
+        reason = verdict.look(monitor.view())
+        if reason:
+            runtime.report.reason = reason
+            runtime.report.global_step = verdict.step
+            return
+        if verdict.waits_for and line_due.is_due():
+            log.info("waiting for %s", verdict.waits_for)
+        sleep(POLL_SECS)
+
+
+class Verdict:
+    """Decides from the board whether the job is over; time is a parameter.
+
+    Args:
+      workers: names of the training tasks.
+      timeouts: session.Timeouts.
+      clock: seconds.
+    """
+
+    def __init__(self, workers, timeouts, clock=time.monotonic):
+        self._workers, self._timeouts, self._clock = workers, timeouts, clock
+        self._last_seen = clock()
+        self._is_joined = False
+        self.waits_for = ""
+        self.step = None
+
+    def look(self, view):
+        """The reason to end with status 0, or "" to go on; raises PsTrainError to end otherwise."""
+        now = self._clock()
+        joined = {name: view.record(name) for name in self._workers if view.record(name)}
+        self._is_joined = self._is_joined or bool(joined)
+        job = view.record("job")
+        self.step = max((record.get("step") or 0 for record in joined.values()), default=None)
+        self._raise_if_failed(joined)
+        bound = self._timeouts.shutdown_timeout_secs if job else self._timeouts.peer_timeout_secs
+        active = [
+            name for name, record in joined.items()
+            if record["state"] not in ("left", "failed") and view.age(name) <= bound
+        ]  # fmt: skip
+        if job.get("is_over") and not active:
+            return f"the job is over: {job.get('reason', '')}"
+        alive = [name for name in active if view.age(name) < 2 * SILENCE_SECS]
+        if alive:
+            self._last_seen = now
+            self.waits_for = ""
+            return ""
+        self._wait(now)
+        return ""
+
+    def _wait(self, now):
+        gone = now - self._last_seen
+        if not self._is_joined:
+            bound = self._timeouts.startup_timeout_secs
+            self.waits_for = f"the first worker: {gone:.0f} s so far, giving up after {bound:g} s"
+            if gone > bound:
+                raise PeerLostError(f"no worker has come within {bound:g} s")
+            return
+        bound = self._timeouts.peer_timeout_secs
+        self.waits_for = f"workers to come back: all gone for {gone:.0f} s, giving up after {bound:g} s"
+        if gone > bound:
+            raise PeerLostError(f"every worker has been gone for {bound:g} s and the job is not over")
+
+    def _raise_if_failed(self, joined):
+        for name, record in joined.items():
+            if record["state"] == "failed" and record.get("exit_status") == EXIT_PERMANENT:
+                raise PsTrainError(f"{name} failed: {record.get('reason', '')}")

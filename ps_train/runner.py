@@ -1,0 +1,128 @@
+"""Runs one task in this process, from its start to its exit status: the only place that branches on the job's name.
+
+    status = run_task(TaskId("worker", 1), cluster, config)
+
+1. the log writer, the finished-job check (no TensorFlow yet);
+2. the user's model is loaded (not on a ps), TensorFlow imported, the server started;
+3. monitor and guard start; the role runs;
+4. whatever the outcome: the boards are told, the report is written, one line says why.
+"""
+
+import traceback
+
+from ps_train import checkpoints, logs
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PsTrainError, StoppedError
+from ps_train.logs import log
+from ps_train.reports import Report
+
+
+def run_task(task, cluster, config):
+    """Runs `task` of `cluster` to its end.
+
+    Args:
+      task: TaskId.
+      cluster: Cluster; may be None for an evaluator.
+      config: TrainConfig.
+
+    Returns:
+      int: the exit status of interface "Exit status".
+    """
+    logs.start(str(task))
+    if task.job == "evaluator":
+        return _guarded(Report(task), config, lambda report: _run_evaluator(config, report))
+    report = Report(task, is_chief=cluster.is_chief(task))
+    return _guarded(report, config, lambda report: _run_member(task, cluster, config, report))
+
+
+def _guarded(report, config, run):
+    """Runs a role; its exit status, with the report written and one line logged."""
+    try:
+        run(report)
+        status, reason = EXIT_DONE, report.reason
+    except PsTrainError as error:
+        status, reason = error.exit_status, str(error)
+        if config.debug and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+    except KeyboardInterrupt:
+        status, reason = 130, "stopped by SIGINT"
+    except Exception as error:  # process boundary: ours to mend, so the traceback is shown
+        traceback.print_exc()
+        status, reason = EXIT_PERMANENT, f"internal error: {error!r}"
+    level = log.info if status in (EXIT_DONE, 130, 143) else log.error
+    level("%s (status %d)", reason or "done", status)
+    report.write(config.report_file, status, reason)
+    return status
+
+
+def _run_evaluator(config, report):
+    from ps_train import evaluator
+
+    evaluator.follow(config, report)
+
+
+def _run_member(task, cluster, config, report):
+    finished = checkpoints.finished_at(config.train_dir, config.train_steps)
+    if finished and not report.is_chief:
+        report.reason = f"{finished} has reached the target of {config.train_steps} steps: nothing to do"
+        report.global_step = checkpoints.checkpoint_step(finished)
+        return
+    runtime = _start(task, cluster, config, report)
+    try:
+        if task.job == "ps":
+            from ps_train import ps
+
+            ps.run(runtime)
+        else:
+            _run_worker(runtime, config)
+    finally:
+        runtime.guard.finish()
+        runtime.monitor.stop()
+
+
+def _start(task, cluster, config, report):
+    from ps_train import server, session, task_context, worker
+    from ps_train.board import Board
+    from ps_train.liveness import Guard, Monitor
+
+    context = task_context.TaskContext(task, cluster, config.update, config.replicas_to_aggregate)
+    task_context.set_current(context)
+    tf_server = server.start_server(cluster, task)
+    port = cluster.address(task).rsplit(":", 1)[1]
+    if task.job == "ps":
+        boards = [Board(f"localhost:{port}", task)]
+    else:
+        boards = [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks]
+    fields = {"cluster": cluster.as_dict()} if task.job == "ps" else {}
+    monitor = Monitor(task, boards, **fields)
+    timeouts = session.Timeouts(config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs)
+    runtime = session.TaskRuntime(context, tf_server.target, monitor, None, report, timeouts)
+    judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
+    runtime.guard = Guard(judge, lambda status, reason: _leave_at_once(runtime, config, status, reason))
+    runtime.guard.start()
+    monitor.start()
+    log.info("listening at %s", cluster.address(task))
+    return runtime
+
+
+def _leave_at_once(runtime, config, status, reason):
+    runtime.monitor.post(state="failed", exit_status=status, reason=reason)
+    runtime.monitor.flush(1.0)
+    runtime.report.write(config.report_file, status, reason)
+
+
+def _run_worker(runtime, config):
+    from ps_train import worker
+    from ps_train.model import load_model
+
+    try:
+        model = load_model(config.model or "ps_train.builtin_model")
+        worker.run(runtime, config, model)
+    except PsTrainError as error:
+        state = "stopped" if isinstance(error, StoppedError) else "failed"
+        worker.leave(runtime, state, error.exit_status, str(error))
+        raise
+    except Exception as error:
+        explained = worker.explain(error)
+        worker.leave(runtime, "failed", explained.exit_status, str(explained))
+        raise explained from error
+    worker.leave(runtime, "left", EXIT_DONE, runtime.report.reason)

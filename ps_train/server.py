@@ -1,0 +1,99 @@
+"""A task's TensorFlow server: environment, address checks, start.
+
+    server = start_server(cluster, TaskId("ps", 0))
+    server.target                              # "grpc://10.0.0.1:2222"
+
+In this order, once per process:
+
+1. proxies for gRPC are taken out of the environment: TensorFlow would send even loopback traffic through `http_proxy`,
+   and hang; a ps hides the GPUs from itself, or it would take all their memory;
+2. `GRPC_FAIL_FAST=true`: a call to a dead task fails at once instead of waiting for ever for it to come back; waiting is
+   ours to do, with a bound (`session`, `liveness`);
+3. the port is tried, so that one that is taken is said in one line;
+4. the server starts. It has no stop: it ends with the process.
+
+TensorFlow's server authenticates nobody and listens on every interface, whatever host the cluster names.
+"""
+
+import errno
+import os
+import socket
+
+from ps_train.cluster import split_address
+from ps_train.compat import PROXY_VARIABLES, tf, tf1
+from ps_train.errors import PeerLostError, UsageError
+from ps_train.logs import log
+
+
+def start_server(cluster, task, config=None):
+    """Starts this process's server.
+
+    Args:
+      cluster: a Cluster with `task` in it.
+      task: the TaskId to be.
+      config: `tf1.ConfigProto` for the server's devices.
+
+    Raises:
+      UsageError: the task is not in the cluster.
+      PeerLostError: the port is taken (status 138: an earlier process of this task may be about to end).
+    """
+    cluster.check_member(task)
+    prepare_environment(task)
+    address = cluster.address(task)
+    check_port(task, address)
+    try:
+        return tf1.train.Server(
+            tf.train.ClusterSpec(cluster.as_dict()), job_name=task.job, task_index=task.index,
+            config=session_config(task, config), start=True,
+        )  # fmt: skip
+    except tf.errors.UnknownError as error:
+        raise PeerLostError(
+            f"Task {task} cannot listen at {address}: {error.message.splitlines()[0]}. Is the port in use, or reserved?"
+        ) from None
+
+
+def session_config(task, config=None):
+    """ConfigProto that lets a session see the ps tasks and its own task only, so that no other worker is waited for."""
+    merged = tf1.ConfigProto()
+    if config is not None:
+        merged.CopyFrom(config)
+    if not merged.device_filters:
+        merged.device_filters.extend(["/job:ps", f"/job:{task.job}/task:{task.index}"])
+    return merged
+
+
+def prepare_environment(task):
+    """Sets what TensorFlow reads when its runtime starts."""
+    removed = [name for name in os.environ if name.lower() in PROXY_VARIABLES]
+    for name in removed:
+        del os.environ[name]
+    if removed:
+        log.info("%s ignored: tasks talk to one another directly", ", ".join(sorted(removed)))
+    os.environ["GRPC_FAIL_FAST"] = "true"
+    if task.job == "ps":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+
+def check_port(task, address):
+    """Raises PeerLostError if something on this host has the port already."""
+    _, port = split_address(address)
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            probe = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # this host has no such protocol
+            continue
+        with probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((host, port))
+            except PermissionError:
+                raise UsageError(
+                    f"Task {task} may not listen at {address}: ports below 1024 need privileges. Pick another port."
+                ) from None
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise PeerLostError(
+                        f"{address} ({task}) is in use by another process. End that process or pick another port."
+                    ) from None

@@ -1,0 +1,85 @@
+"""The update rule of a job, as an optimizer wrapper: what `--update` and `DistributedOptimizer` turn into.
+
+    optimizer = DistributedOptimizer(tf1.train.AdamOptimizer(1e-3))   # in a model_fn that makes its own train_op
+    train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+"""
+
+from ps_train import task_context
+from ps_train.compat import tf1
+from ps_train.errors import ModelError
+from ps_train.updates import sync
+
+COLLECTION = "ps_train/distributed_optimizers"
+
+
+class AsyncOptimizer(tf1.train.Optimizer):
+    """Applies each worker's gradients as they come; the wrapped optimizer does all the work."""
+
+    def __init__(self, optimizer):
+        super().__init__(use_locking=False, name=optimizer.get_name())
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args, **kwargs):
+        """As the wrapped optimizer's."""
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """As the wrapped optimizer's."""
+        tf1.add_to_collection(COLLECTION, self)
+        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+    def get_slot(self, *args, **kwargs):
+        """As the wrapped optimizer's."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self):
+        """As the wrapped optimizer's."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self):
+        """As the wrapped optimizer's."""
+        return self._optimizer.variables()
+
+
+class _CountedSyncOptimizer(sync.SyncReplicasOptimizer):
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        tf1.add_to_collection(COLLECTION, self)
+        return super().apply_gradients(grads_and_vars, global_step, name)
+
+
+def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's users know
+    """Wraps an optimizer so that its updates follow the job's rule (`--update`).
+
+    For a `model_fn` that makes its own `train_op`; where `ModelSpec(optimizer=...)` is returned, ps_train wraps it.
+    In a single process (evaluation, or no cluster) the optimizer's own behaviour is unchanged.
+
+    Args:
+      optimizer: a `tf.compat.v1.train.Optimizer`.
+
+    Raises:
+      ModelError: it is something else, as a Keras optimizer.
+
+    Example:
+      >>> from ps_train.compat import tf1
+      >>> with tf1.Graph().as_default():
+      ...     w = tf1.get_variable("w", [], initializer=tf1.ones_initializer())
+      ...     step = tf1.train.get_or_create_global_step()
+      ...     op = DistributedOptimizer(tf1.train.GradientDescentOptimizer(0.1)).minimize(w * w, global_step=step)
+      ...     with tf1.Session() as session:
+      ...         session.run(tf1.global_variables_initializer())
+      ...         session.run(op)
+      ...         print(round(float(session.run(w)), 3))
+      0.8
+    """
+    if not isinstance(optimizer, tf1.train.Optimizer):
+        raise ModelError(
+            f"The optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}; expected a "
+            "tf.compat.v1.train.Optimizer, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
+        )
+    context = task_context.current_or_none()
+    if context is None or context.update != "sync":
+        return AsyncOptimizer(optimizer)
+    num_workers = context.cluster.num_workers
+    return _CountedSyncOptimizer(
+        optimizer, context.replicas_to_aggregate or num_workers, total_num_replicas=num_workers
+    )

@@ -1,0 +1,140 @@
+"""A training task (chief or worker): build, bring up, step until the end, leave. Its whole failure policy is here.
+
+The end of a worker, in order of preference:
+
+- the target is reached, or its data is used up: it leaves the boards as "left"; the chief first waits for the others and
+  saves the last step. Status 0.
+- SIGINT, SIGTERM: the loop ends after the step, the chief saves. Status 130, 143.
+- a ps, the chief, or (sync) any worker that is needed is silent for `peer_timeout_secs`: status 138.
+- a task failed for good (status 1): this one ends with 1, too, naming it.
+- a ps is lost for less than that: the session is made anew (`session`), the loop goes on.
+"""
+
+from ps_train import graph, session
+from ps_train.board import ControlSession
+from ps_train.compat import tf, tf1
+from ps_train.errors import EXIT_PERMANENT, ModelError, PeerLostError, PsTrainError
+from ps_train.hooks import StepHook
+from ps_train.logs import log
+from ps_train.updates.ledger import REFUSED
+
+
+def run(runtime, config, model):
+    """Trains to the end.
+
+    Args:
+      runtime: session.TaskRuntime; its monitor and guard are running.
+      config: TrainConfig.
+      model: the user's Model.
+
+    Raises:
+      PsTrainError: how it ended, if not at the target or the end of the data.
+    """
+    context, report = runtime.context, runtime.report
+    ops = graph.build_train(context, config, model)
+    runtime.guard.release = make_release(runtime, ops.sync_optimizers)
+    fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
+    step_hook = StepHook(
+        report, runtime.monitor, runtime.guard, ops.global_step, fetches, config.train_steps, config.log_every_secs
+    )
+    with ops.graph.as_default():
+        training_session = session.make(
+            runtime, hooks=ops.hooks, train_dir=config.train_dir, save_steps=config.save_checkpoint_steps,
+            save_secs=config.checkpoint_secs, keep_max=config.keep_checkpoint_max, step_hook=step_hook,
+            is_reached=lambda raw: config.train_steps and raw.run(ops.global_step) >= config.train_steps,
+        )  # fmt: skip
+        with training_session as sess:
+            try:
+                while not sess.should_stop():
+                    sess.run(ops.step)
+            except tf.errors.OutOfRangeError:
+                report.reason = f"global step {report.global_step}: data used up after {report.local_steps} local steps"
+                _check_is_input(report, config)
+    runtime.guard.check()
+
+
+def _check_is_input(report, config):
+    if report.local_steps == 0 and config.train_steps is not None:
+        log.warning("this worker's shard of the data is empty: input_fn gave no batch")
+
+
+def judge(runtime):
+    """What the guard asks twice a second: an error if this task cannot usefully go on, else None."""
+    monitor, context, bound = runtime.monitor, runtime.context, runtime.timeouts.peer_timeout_secs
+    view = monitor.view()
+    job = view.record("job")
+    for key, record in view.records.items():
+        if key != str(context.task) and record.get("state") == "failed" and record.get("exit_status") == EXIT_PERMANENT:
+            return PsTrainError(f"{key} failed: {record.get('reason', '')}")
+    if monitor.get("state") not in ("training", "ending"):
+        return None  # bring-up has bounds of its own
+    for link in monitor.links:
+        if link.silent_secs() > bound:
+            return PeerLostError(f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason}")
+    if job.get("is_over"):
+        return None
+    for task in _needed_tasks(context):
+        record, age = view.record(str(task)), view.age(str(task))
+        if record and record.get("state") != "left" and age > bound:
+            address = context.cluster.address(task)
+            return PeerLostError(f"{task} at {address} has been gone for {bound:g} s (last at step {record.get('step')})")
+    return None
+
+
+def _needed_tasks(context):
+    """Training tasks without which this one cannot go on: the chief, and in sync without backups all."""
+    others = [task for task in context.cluster.training_tasks if task != context.task]
+    num_workers = context.cluster.num_workers
+    if context.update == "sync" and (context.replicas_to_aggregate or num_workers) == num_workers:
+        return others
+    return [task for task in others if context.cluster.is_chief(task)]
+
+
+def make_release(runtime, optimizers):
+    """A function that lets this worker's main thread out of its wait for a token, from another thread."""
+    if not optimizers:
+        return lambda: None
+    control = runtime.context.cluster.ps_tasks[0]
+    names = [optimizer.ledger.token_queue_names[optimizer.ledger.replica] for optimizer in optimizers]
+
+    def build():
+        for index, name in enumerate(names):
+            queue = tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=name)
+            queue.enqueue(tf.constant(REFUSED, tf.int64), name=f"release{index}")
+
+    def release():
+        link = runtime.monitor.link(control)
+        control_session = ControlSession(link.address, control, build)
+        try:
+            control_session.run({}, [], [f"release{index}" for index in range(len(names))])
+        finally:
+            control_session.close()
+
+    return release
+
+
+def leave(runtime, state, exit_status, reason):
+    """Tells the boards how this task ended, so that nobody waits for it."""
+    runtime.monitor.post(state=state, exit_status=exit_status, reason=reason)
+    if state == "left" and runtime.context.is_chief:
+        runtime.monitor.publish("job", is_over=True, step=runtime.report.global_step, reason=reason)
+    runtime.monitor.flush()
+
+
+def explain(error):
+    """The user's error behind an exception of the session, as a ModelError in one line."""
+    if isinstance(error, tf.errors.OpError):
+        lines = [line for line in error.message.strip().splitlines() if line.strip()]
+        text = next((line for line in lines if not line.startswith(("Graph execution error", "Detected at"))), "")
+        where = _user_frame(error.op)
+        return ModelError(f"{type(error).__name__}{where}: {text[:600]}")
+    return ModelError(f"{type(error).__name__}: {error}")
+
+
+def _user_frame(op):
+    if op is None:
+        return ""
+    frames = [f for f in op.traceback if "/site-packages/" not in f.filename and "/ps_train/" not in f.filename]
+    where = f" (made at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f" in op {op.name}{where}"
+
