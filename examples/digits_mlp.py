@@ -15,7 +15,7 @@ On hosts, one command each (host0 is the ps, the others are workers 0 and 1):
 
 Accuracy on the 300 held-out digits:
 
-    python -m ps_train --job_name=evaluator --model=examples/digits_mlp.py --train_dir=runs/digits
+    python -m ps_train eval --model=examples/digits_mlp.py --train_dir=runs/digits
 
 params: hidden (units, 64), learning_rate (0.3), clip_norm (1.0)
 """

@@ -13,7 +13,7 @@ On hosts, one command each (host0 is the ps, the others are workers 0 and 1):
 
 Accuracy on the 10000 held-out pictures:
 
-    python -m ps_train --job_name=evaluator --model=examples/fashion_mnist_cnn.py --train_dir=runs/cnn
+    python -m ps_train eval --model=examples/fashion_mnist_cnn.py --train_dir=runs/cnn
 
 params: data_dir, learning_rate (0.001), dropout (0.25)
 """

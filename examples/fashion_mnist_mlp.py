@@ -14,7 +14,7 @@ On hosts, one command each (host0 is the ps, the others are workers 0 and 1):
 
 Accuracy on the 10000 held-out pictures, from the checkpoints in train_dir, beside the training or after it:
 
-    python -m ps_train --job_name=evaluator --model=examples/fashion_mnist_mlp.py --train_dir=runs/mlp
+    python -m ps_train eval --model=examples/fashion_mnist_mlp.py --train_dir=runs/mlp
 
 params: data_dir, hidden (units, 128), learning_rate (0.001)
 """

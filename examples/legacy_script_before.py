@@ -6,8 +6,8 @@ five lines further. Compare:
     diff examples/legacy_script_before.py examples/legacy_script.py
 
 On TensorFlow 2.21 the original trains but does not end: its ps waits for ever, and in two runs of two (once async,
-once with --sync_replicas) one of the two workers hung when the other had reached the last step. The ported script ends
-everywhere. The flags stay as they were. One command for each task, here all on this machine:
+once with --sync_replicas) one of the two workers hung when the other had reached the last step.
+The flags stay as they were. One command for each task, here all on this machine:
 
     python examples/legacy_script.py --ps_hosts=localhost:2222 --worker_hosts=localhost:2223,localhost:2224 \
         --train_dir=runs/legacy --job_name=ps --task_index=0
@@ -55,7 +55,7 @@ def main(_):
         return
 
     is_chief = FLAGS.task_index == 0
-    worker_device = "/job:worker/task:%d" % FLAGS.task_index
+    worker_device = f"/job:worker/task:{FLAGS.task_index}"
     with tf.device(tf.train.replica_device_setter(worker_device=worker_device, cluster=cluster)):
         images = tf.placeholder(tf.float32, [None, 64])
         labels = tf.placeholder(tf.int64, [None])
@@ -83,7 +83,7 @@ def main(_):
             batch = {images: train.images[rows], labels: train.labels[rows]}
             _, loss_value, step = session.run([train_op, loss, global_step], feed_dict=batch)
             if step % 100 == 0:
-                print("worker %d: step %d, loss %.3f" % (FLAGS.task_index, step, loss_value))
+                print(f"worker {FLAGS.task_index}: step {step}, loss {loss_value:.3f}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ On hosts, one command each (host0 is the ps, the others are workers 0 and 1):
 
 Mean squared error on fresh examples, then the distance of the checkpoint's weights from the true ones:
 
-    python -m ps_train --job_name=evaluator --model=examples/linear_regression.py --train_dir=runs/linear
+    python -m ps_train eval --model=examples/linear_regression.py --train_dir=runs/linear
     python examples/linear_regression.py runs/linear
 
 params: dim (4), noise (0.01), learning_rate (0.1)
@@ -55,7 +55,7 @@ def input_fn(context):
 
 
 def model_fn(features, labels, mode, params):
-    """y = x w + b; trained with gradient descent."""
+    """The model y = x w + b; trained with gradient descent."""
     w = tf1.get_variable("w", [features.shape[-1], 1], initializer=tf1.zeros_initializer())
     b = tf1.get_variable("b", [1], initializer=tf1.zeros_initializer())
     predictions = tf.matmul(features, w) + b
