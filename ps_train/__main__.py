@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ps_train import commands, flags
+from ps_train import __version__, commands, flags
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, PsTrainError, UsageError
 
 INTRODUCTION = """\
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if values["help"].value:
             return _print(help_text())
         if values["version"].value:
-            return _print(f"ps_train {commands.VERSION}")
+            return _print(f"ps_train {__version__}")
         return commands.load(pick_command(words))(values)
     except PsTrainError as error:
         if is_debug and not isinstance(error, UsageError):

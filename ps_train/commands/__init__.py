@@ -11,8 +11,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-VERSION = "0.1.0"
-
 COMMANDS = {
     "train": "train; without --job_name, on a local cluster (the default)",
     "eval": "evaluate the newest checkpoint of --train_dir once",

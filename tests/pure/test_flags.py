@@ -7,9 +7,9 @@ import pytest
 from absl import flags as absl_flags
 
 from ps_train import __main__ as program
-from ps_train import flags
+from ps_train import __version__, flags
 from ps_train.cluster import TaskId
-from ps_train.commands import COMMANDS, VERSION, eval, load, train
+from ps_train.commands import COMMANDS, eval, load, train
 from ps_train.config import Params, TrainConfig
 from ps_train.errors import PeerLostError, UsageError
 from ps_train.resolvers import ClusterFlags, Resolved
@@ -202,7 +202,7 @@ def test_help_is_given_whatever_else_is_wrong(capsys):
 
 def test_version(capsys):
     assert program.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"ps_train {VERSION}\n"
+    assert capsys.readouterr().out == f"ps_train {__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+README = ROOT / "README.md"
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "ps_train/__init__.py").read_text(), re.MULTILINE)[1]
+
+setup(
+    name="ps_train",
+    version=VERSION,
+    description="Trains TensorFlow 1 style graphs with parameter servers on today's TensorFlow",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["ps_train", "ps_train.*"]),
+    package_data={"ps_train.datasets": ["*"]},
+    install_requires=["tensorflow>=2.21", "absl-py", "numpy", "rich"],
+    extras_require={
+        "examples": ["scikit-learn"],
+        "legacy-layers": ["tf_keras>=2.21"],
+        "plots": ["matplotlib"],
+        "tensorboard": ["tensorboard"],
+        "test": ["hypothesis", "mypy", "pytest", "ruff", "scikit-learn"],
+    },
+    entry_points={"console_scripts": ["ps_train = ps_train.__main__:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
