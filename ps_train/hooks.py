@@ -151,10 +151,10 @@ class CheckpointHook(tf1.train.SessionRunHook):
         """Adds a reader of the global step."""
         self._read_step = self._global_step.read_value()
         self._args = tf1.train.SessionRunArgs(self._read_step)
+        self._meta = _export_meta(self._saver)
 
     def after_create_session(self, session, coord):
         """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
-        self._meta = tf1.get_default_graph()
         step = int(session.run(self._read_step))
         self._saved_at = self._clock()
         if self._report.checkpoint is None:
@@ -182,7 +182,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
         path = f"{self._prefix}-{step}"
         if not os.path.exists(path + ".meta"):
-            self._write_meta(session, path + ".meta")
+            self._write_meta(path + ".meta")
         self._saved_step, self._saved_at = step, self._clock()
         self._report.checkpoint = path
 
@@ -202,16 +202,20 @@ class CheckpointHook(tf1.train.SessionRunHook):
             return True  # the model was rolled back
         return self._save_secs is not None and self._clock() - self._saved_at >= self._save_secs
 
-    def _write_meta(self, session, path):
-        if not isinstance(self._meta, bytes):
-            graph = self._meta
-            self._meta = tf1.train.export_meta_graph(
-                graph_def=graph.as_graph_def(add_shapes=True), graph=graph, clear_devices=True,
-                saver_def=self._saver.saver_def,
-            ).SerializeToString()  # fmt: skip
+    def _write_meta(self, path):
         with tf.io.gfile.GFile(path + ".tmp", "wb") as file:
             file.write(self._meta)
         tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
+
+
+def _export_meta(saver):
+    """The graph as a serialized MetaGraphDef without devices, for `tf1.train.import_meta_graph` on one machine."""
+    keys = tf1.GraphKeys
+    collections = [keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES, keys.GLOBAL_STEP]
+    meta = tf1.train.export_meta_graph(
+        collection_list=collections, clear_devices=True, saver_def=saver.saver_def if saver.saver_def else None
+    )
+    return meta.SerializeToString()
 
 
 class WaitForWorkersHook(tf1.train.SessionRunHook):

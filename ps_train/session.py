@@ -117,7 +117,7 @@ class SessionCreator(tf1.train.SessionCreator):
             self._local_init_op = local_init_op or tf.group(
                 tf1.local_variables_initializer(), tf1.tables_initializer(), name="local_init"
             )
-            self._uninitialized = tf1.report_uninitialized_variables(tf1.global_variables())
+            self._uninitialized = tf.identity(tf1.report_uninitialized_variables(tf1.global_variables()))
             self._global_step = tf1.train.get_global_step()
 
     def create_session(self):

@@ -1,0 +1,53 @@
+"""Parameter-server training for TensorFlow 1 style graphs on today's TensorFlow.
+
+From the command line, `python -m ps_train` trains a model file on a local cluster or as one task of a cluster of hosts.
+As a library, a legacy script with its own loop keeps its shape; the names are TensorFlow's own:
+
+    server = ps_train.Server(cluster, job_name=FLAGS.job_name, task_index=FLAGS.task_index)
+    if FLAGS.job_name == "ps":
+        server.join()                                # returns when the job is over
+    with tf1.device(ps_train.replica_device_setter(cluster=cluster)):
+        ...
+        optimizer = ps_train.SyncReplicasOptimizer(optimizer, replicas_to_aggregate=2, total_num_replicas=2)
+    with ps_train.MonitoredTrainingSession(server.target, is_chief, checkpoint_dir=train_dir, hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(train_op)
+
+`import ps_train` imports no TensorFlow; the names that need it bring it in on first use.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cluster": "cluster",
+    "DistributedOptimizer": "updates.rules",
+    "InputContext": "model",
+    "ModelError": "errors",
+    "ModelSpec": "model",
+    "ModeKeys": "model",
+    "MonitoredTrainingSession": "library",
+    "PeerLostError": "errors",
+    "PsTrainError": "errors",
+    "Server": "library",
+    "StoppedError": "errors",
+    "SyncReplicasOptimizer": "updates.sync",
+    "TaskId": "cluster",
+    "UsageError": "errors",
+    "replica_device_setter": "placement",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *_HOMES])
