@@ -1,0 +1,14 @@
+"""The examples in the docstrings of the modules that need no TensorFlow."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "name", ["errors", "cluster", "config", "resolvers.from_flags", "resolvers.tf_config"]
+)
+def test_examples(name):
+    results = doctest.testmod(importlib.import_module(f"ps_train.{name}"))
+    assert results.attempted and not results.failed
