@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from ps_train import errors
 from ps_train import model as model_lib
 from ps_train.compat import tf, tf1
 from ps_train.datasets import idx
@@ -134,7 +135,7 @@ def test_fashion_mnist_models_learn_from_files(clothes_dir, name, steps):
 def test_a_missing_data_directory_is_told_in_one_line():
     model = model_lib.load_model(os.path.join(EXAMPLES, "fashion_mnist_mlp.py"))
     with pytest.raises(
-        model_lib.PsTrainError, match=r"^Data directory nowhere does not exist; expected there: train"
+        errors.PsTrainError, match=r"^Data directory nowhere does not exist; expected there: train"
     ):
         model_lib.call_input_fn(model, model_lib.InputContext(params={"data_dir": "nowhere"}))
 
@@ -155,11 +156,11 @@ def test_an_error_in_the_users_graph_names_the_users_line(tmp_path):
     model = model_lib.load_model(str(path))
     with tf.Graph().as_default():
         with pytest.raises(
-            model_lib.ModelError, match=r"input_fn in .*mine\.py:5 raised ValueError: Cannot reshape"
+            errors.ModelError, match=r"input_fn in .*mine\.py:5 raised ValueError: Cannot reshape"
         ):
             model_lib.call_input_fn(model, model_lib.InputContext())
         with pytest.raises(
-            model_lib.ModelError, match=r"model_fn in .*mine\.py:9 raised ValueError: Dimensions must"
+            errors.ModelError, match=r"model_fn in .*mine\.py:9 raised ValueError: Dimensions must"
         ):
             model_lib.call_model_fn(model, None, None, "train", {})
 

@@ -1,0 +1,161 @@
+"""The values that pass between ps_train and a user's model: `InputContext` in, `ModelSpec` out."""
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ps_train.errors import ModelError
+
+
+class ModeKeys:
+    """The values of `mode`; stands in for `tf.estimator.ModeKeys` in a ported `model_fn`."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "predict"
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """What `input_fn` is told: which part of the data this task reads, and how.
+
+    Attributes:
+        mode: "train", "eval" or "predict".
+        batch_size: examples per worker and step.
+        num_shards: number of tasks that divide the data among them; 1 in "eval" and "predict".
+        shard_index: this task's part, from 0.
+        seed: this task's own stream (see `worker_seed`), or None where the job has no seed.
+        params: `--model_params`, as parsed.
+    """
+
+    mode: str = ModeKeys.TRAIN
+    batch_size: int = 32
+    num_shards: int = 1
+    shard_index: int = 0
+    seed: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What `model_fn` returns.
+
+    Attributes:
+        loss: scalar floating-point tensor; needed in "train" and "eval".
+        optimizer: a `tf.compat.v1.train.Optimizer`, which ps_train applies. In "train", give this or:
+        train_op: the op of one step, made with `ps_train.DistributedOptimizer(optimizer).minimize(...)`.
+        predictions: a tensor or a structure of tensors; needed in "predict".
+        metrics: name -> (value tensor, update op), as the functions in `tf.compat.v1.metrics` return them.
+        training_hooks: `SessionRunHook`s added to every worker's session.
+    """
+
+    loss: Any = None
+    optimizer: Any = None
+    train_op: Any = None
+    predictions: Any = None
+    metrics: Mapping[str, tuple[Any, Any]] | None = None
+    training_hooks: Sequence[Any] = ()
+
+    def validate(self, mode: str) -> "ModelSpec":
+        """Returns self; raises ModelError, naming the field and the remedy, if `mode` cannot run with it."""
+        if mode == ModeKeys.PREDICT:
+            if self.predictions is None:
+                raise ModelError(
+                    "ModelSpec has no predictions, which mode 'predict' needs. Pass predictions=..."
+                )
+            return self
+        _check_loss(self.loss, mode)
+        _check_metrics(self.metrics)
+        if mode == ModeKeys.TRAIN:
+            self._check_train_fields()
+        return self
+
+    def _check_train_fields(self) -> None:
+        if self.optimizer is None and self.train_op is None:
+            raise ModelError(
+                "ModelSpec has neither optimizer nor train_op, and mode 'train' needs one of them. "
+                "Pass optimizer=tf.compat.v1.train.AdamOptimizer(1e-3), for one."
+            )
+        if self.optimizer is not None and self.train_op is not None:
+            raise ModelError(
+                "ModelSpec has both optimizer and train_op; exactly one is expected. Drop train_op, and "
+                "ps_train applies the optimizer; or drop optimizer, and make train_op with "
+                "ps_train.DistributedOptimizer(optimizer)."
+            )
+        if self.optimizer is not None:
+            _check_optimizer(self.optimizer)
+        if self.training_hooks is None or isinstance(self.training_hooks, (str, Mapping)):
+            raise ModelError(
+                f"ModelSpec.training_hooks is {describe(self.training_hooks)}; "
+                "a list of SessionRunHooks is expected."
+            )
+
+
+def worker_seed(seed: int | None, shard_index: int) -> int | None:
+    """One worker's stream of the job's seed, in [0, 2**31); the same in every process and Python version.
+
+    >>> worker_seed(7, 0), worker_seed(7, 1), worker_seed(None, 1)
+    (431379789, 1406334329, None)
+    """
+    if seed is None:
+        return None
+    digest = hashlib.sha256(f"{seed}/{shard_index}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
+
+
+def _check_loss(loss: Any, mode: str) -> None:
+    if loss is None:
+        raise ModelError(
+            f"ModelSpec has no loss, which mode '{mode}' needs. Pass loss=... (a scalar tensor)."
+        )
+    shape, dtype = getattr(loss, "shape", None), getattr(loss, "dtype", None)
+    if not hasattr(loss, "graph") or shape is None or dtype is None:
+        raise ModelError(f"ModelSpec.loss is {describe(loss)}; a scalar tensor of the graph is expected.")
+    if shape.rank not in (0, None):
+        raise ModelError(
+            f"ModelSpec.loss has shape {tuple(shape)}; a scalar is expected. "
+            "Take its mean: loss=tf.reduce_mean(loss)."
+        )
+    if not dtype.is_floating:
+        raise ModelError(
+            f"ModelSpec.loss is of type {dtype.name}; a floating-point scalar is expected. Use tf.cast."
+        )
+
+
+def _check_metrics(metrics: Any) -> None:
+    if metrics is None:
+        return
+    example = 'Pass metrics={"accuracy": tf.compat.v1.metrics.accuracy(labels, predictions)}.'
+    if not isinstance(metrics, Mapping):
+        raise ModelError(f"ModelSpec.metrics is {describe(metrics)}; a dict is expected. {example}")
+    for name, pair in metrics.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ModelError(
+                f"ModelSpec.metrics[{name!r}] is {describe(pair)}; a pair (value, update_op) is expected. "
+                f"{example}"
+            )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    hint = "Pass one from tf.compat.v1.train, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
+    if inspect.isclass(optimizer):
+        raise ModelError(
+            f"ModelSpec.optimizer is the class {optimizer.__name__}; an instance is expected. {hint}"
+        )
+    if not (hasattr(optimizer, "compute_gradients") and hasattr(optimizer, "apply_gradients")):
+        kind = "a Keras optimizer" if hasattr(optimizer, "apply_gradients") else describe(optimizer)
+        raise ModelError(f"ModelSpec.optimizer is {kind}; a TensorFlow 1 optimizer is expected. {hint}")
+
+
+def describe(value: Any) -> str:
+    """What a value of a wrong type is called in a message: "None", "a tuple of 2", "an int"."""
+    if value is None:
+        return "None"
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return f"a {type(value).__name__} of {len(value)}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
