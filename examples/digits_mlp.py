@@ -17,6 +17,8 @@ Accuracy on the 300 held-out digits:
 
     python -m ps_train eval --model=examples/digits_mlp.py --train_dir=runs/digits
 
+Measured once, all three tasks on two shared cores: 97.7% after 601 steps in 2.5 s of training.
+
 params: hidden (units, 64), learning_rate (0.3), clip_norm (1.0)
 """
 

