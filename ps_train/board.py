@@ -18,8 +18,7 @@ import functools
 import hashlib
 import json
 
-from ps_train.cluster import TaskId
-from ps_train.compat import tf, tf1
+from ps_train.compat import named_tensor_pb2, tf, tf1
 from ps_train.errors import PsTrainError
 
 CONTAINER = "pstrain"
@@ -120,7 +119,7 @@ class ControlSession:
 class Board:
     """One ps's board, as a client."""
 
-    def __init__(self, address, task=TaskId("ps", 0)):
+    def __init__(self, address, task):
         self.address, self.task = address, task
         self._session = ControlSession(address, task, _build_board)
 
@@ -139,7 +138,9 @@ class Board:
         """
         keys = [_hash(record["key"]) for record in records]
         values = [json.dumps(record).encode() for record in records]
-        joined = self._session.run({"keys:0": keys, "values:0": values}, ["all:0"], timeout_secs=timeout_secs)[0]
+        joined = self._session.run(
+            {"keys:0": keys, "values:0": values}, ["all:0"], timeout_secs=timeout_secs
+        )[0]
         board = [json.loads(line) for line in joined.decode().splitlines()]
         return {record["key"]: record for record in board}
 
@@ -154,7 +155,9 @@ def _build_board():
     )
     keys = tf1.placeholder(tf.int64, [None], "keys")
     values = tf1.placeholder(tf.string, [None], "values")
-    with tf1.control_dependencies([tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)]):
+    with tf1.control_dependencies(
+        [tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)]
+    ):
         exported = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string)
     tf.identity(tf.strings.reduce_join(exported.values, separator="\n"), name="all")
 
@@ -202,7 +205,9 @@ def _message_class(name):
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ps_train.{name}"))
     except KeyError:
         pass
-    file = descriptor_pb2.FileDescriptorProto(name="ps_train/master.proto", package="ps_train", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="ps_train/master.proto", package="ps_train", syntax="proto3"
+    )
     types = {"bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES}
     types["string"] = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
     for message_name, fields in _MESSAGES.items():
@@ -215,16 +220,12 @@ def _message_class(name):
 
 
 def _to_named_tensor(name, value):
-    from tensorflow.core.protobuf import named_tensor_pb2
-
     dtype = tf.int64 if name.startswith("keys") or name.startswith("int") else tf.string
     proto = tf.make_tensor_proto(value, dtype=dtype, shape=[len(value)])
     return named_tensor_pb2.NamedTensorProto(name=name, tensor=proto).SerializeToString()
 
 
 def _from_named_tensor(raw):
-    from tensorflow.core.protobuf import named_tensor_pb2
-
     proto = named_tensor_pb2.NamedTensorProto.FromString(raw).tensor
     if proto.dtype != tf.string.as_datatype_enum or not proto.tensor_content:
         return tf.make_ndarray(proto)

@@ -1,7 +1,7 @@
 """What a train_dir holds, read without TensorFlow: the newest checkpoint and its step.
 
-    latest_checkpoint("runs/1")                # "runs/1/model.ckpt-200" or None
-    checkpoint_step("runs/1/model.ckpt-200")   # 200
+latest_checkpoint("runs/1")                # "runs/1/model.ckpt-200" or None
+checkpoint_step("runs/1/model.ckpt-200")   # 200
 """
 
 import os

@@ -14,6 +14,7 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 - `Variable._get_save_slice_info`, in `session`: the whole variable that a partition belongs to.
 """
 
+import importlib
 import os
 import sys
 import tempfile
@@ -46,9 +47,10 @@ def import_tensorflow():
 
 
 def __getattr__(name):
-    if name not in ("tf", "tf1"):
+    if name not in ("tf", "tf1", "named_tensor_pb2"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if "tf" not in globals():
         globals()["tf"] = import_tensorflow()
         globals()["tf1"] = globals()["tf"].compat.v1
+        globals()["named_tensor_pb2"] = importlib.import_module("tensorflow.core.protobuf.named_tensor_pb2")
     return globals()[name]

@@ -88,7 +88,9 @@ class StepHook(tf1.train.SessionRunHook):
 
     def end(self, session):
         """Shows the last figures."""
-        self._monitor.post(state="ending", step=self._report.global_step, local_steps=self._report.local_steps)
+        self._monitor.post(
+            state="ending", step=self._report.global_step, local_steps=self._report.local_steps
+        )
 
     def _is_reached(self, step):
         return self._train_steps is not None and step >= self._train_steps
@@ -105,7 +107,9 @@ class StepHook(tf1.train.SessionRunHook):
         if self._log_due.is_due(now):
             target = f"/{self._train_steps}" if self._train_steps else ""
             loss = "" if report.loss is None else f", loss {report.loss:.4g}"
-            log.info("step %d%s%s, %.1f steps/s (%.1f of them here)", step, target, loss, global_rate, local_rate)
+            log.info(
+                "step %d%s%s, %.1f steps/s (%.1f of them here)", step, target, loss, global_rate, local_rate
+            )
 
 
 class RateMeter:
@@ -141,7 +145,9 @@ class CheckpointHook(tf1.train.SessionRunHook):
       save_steps, save_secs: periods; either may be None.
     """
 
-    def __init__(self, saver, train_dir, global_step, report, save_steps=None, save_secs=None, clock=time.monotonic):
+    def __init__(
+        self, saver, train_dir, global_step, report, save_steps=None, save_secs=None, clock=time.monotonic
+    ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
@@ -196,7 +202,9 @@ class CheckpointHook(tf1.train.SessionRunHook):
     def _is_due(self, step):
         if step == self._saved_step:
             return False
-        if self._save_steps is not None and (self._saved_step is None or step - self._saved_step >= self._save_steps):
+        if self._save_steps is not None and (
+            self._saved_step is None or step - self._saved_step >= self._save_steps
+        ):
             return True
         if self._save_steps is not None and step < self._saved_step:
             return True  # the model was rolled back
@@ -213,7 +221,9 @@ def _export_meta(saver):
     keys = tf1.GraphKeys
     collections = [keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES, keys.GLOBAL_STEP]
     meta = tf1.train.export_meta_graph(
-        collection_list=collections, clear_devices=True, saver_def=saver.saver_def if saver.saver_def else None
+        collection_list=collections,
+        clear_devices=True,
+        saver_def=saver.saver_def if saver.saver_def else None,
     )
     return meta.SerializeToString()
 
@@ -270,6 +280,8 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         if record["state"] in ("left", "failed") or view.age(name) > self._peer_timeout_secs:
             return ""
         if is_reached and waited > self._stop_secs:
-            log.warning("%s did not leave within %g s of the target; its last step is lost", name, self._stop_secs)
+            log.warning(
+                "%s did not leave within %g s of the target; its last step is lost", name, self._stop_secs
+            )
             return ""
         return f"{name} ({record['state']} at step {record.get('step', '?')})"

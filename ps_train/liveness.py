@@ -83,7 +83,8 @@ class View:
     """What the boards said, merged: the newest record of each key, and how long ago it changed."""
 
     def __init__(self, links):
-        self.records, self._ages = {}, {}
+        self.records: dict[str, dict] = {}
+        self._ages: dict[str, float] = {}
         for link in links:
             records, ages = link.read()
             for key, record in records.items():
@@ -117,7 +118,9 @@ class Monitor:
     def start(self):
         """Starts a daemon thread for each board."""
         for link, wake in zip(self.links, self._wake, strict=True):
-            thread = threading.Thread(target=self._run, args=(link, wake), daemon=True, name=f"ps_train-{link.task}")
+            thread = threading.Thread(
+                target=self._run, args=(link, wake), daemon=True, name=f"ps_train-{link.task}"
+            )
             thread.start()
             self._threads.append(thread)
 
@@ -155,7 +158,7 @@ class Monitor:
         return next(link for link in self.links if link.task == task)
 
     def ps_runs(self):
-        """ps name -> its process's run id, as its own board has it; a ps that is not up is left out."""
+        """Ps name -> its process's run id, as its own board has it; a ps that is not up is left out."""
         runs = {}
         for link in self.links:
             record = link.read()[0].get(str(link.task))
@@ -198,9 +201,9 @@ class Guard:
     def __init__(self, judge, on_exit, grace_secs=8.0):
         self._judge, self._on_exit, self._grace_secs = judge, on_exit, grace_secs
         self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
-        self.stop_signal = None
-        self.failure = None
-        self._decided_at = None
+        self.stop_signal: int | None = None
+        self.failure: PsTrainError | None = None
+        self._decided_at: float | None = None
         self._done = threading.Event()
         self._read_fd = self._write_fd = None
 
@@ -229,8 +232,8 @@ class Guard:
 
     def stopped_error(self):
         """The error that a task ends with after a signal."""
-        name = signal.Signals(self.stop_signal).name
-        return StoppedError(f"stopped by {name}", 128 + self.stop_signal)
+        number = self.stop_signal or signal.SIGTERM
+        return StoppedError(f"stopped by {signal.Signals(number).name}", 128 + number)
 
     def extend(self, secs):
         """Grants the main thread more time after a decision, as while the chief saves."""
@@ -319,5 +322,7 @@ def wait_until(condition, describe, timeout_secs, guard=None, clock=time.monoton
         if now - start > timeout_secs:
             raise PeerLostError(f"gave up after {timeout_secs:g} s of waiting for {describe()}")
         if throttle.is_due(now):
-            log.info("waiting for %s: %.0f s so far, giving up after %g s", describe(), now - start, timeout_secs)
+            log.info(
+                "waiting for %s: %.0f s so far, giving up after %g s", describe(), now - start, timeout_secs
+            )
         sleep(0.1)

@@ -17,7 +17,13 @@ from ps_train.compat import tf1
 
 
 def replica_device_setter(
-    ps_tasks=0, ps_device="/job:ps", worker_device=None, merge_devices=True, cluster=None, ps_ops=None, ps_strategy=None
+    ps_tasks=0,
+    ps_device="/job:ps",
+    worker_device=None,
+    merge_devices=True,
+    cluster=None,
+    ps_ops=None,
+    ps_strategy=None,
 ):
     """Device function for `tf1.device`, with TensorFlow's signature; arguments left out come from this process's task.
 

@@ -1,8 +1,8 @@
 """The report file: what a task did and how it ended, as JSON, written atomically whatever the outcome.
 
-    report = Report(TaskId("worker", 0), is_chief=True)
-    report.global_step = 200
-    report.write("report.json", exit_status=0)
+report = Report(TaskId("worker", 0), is_chief=True)
+report.global_step = 200
+report.write("report.json", exit_status=0)
 """
 
 import json

@@ -94,7 +94,9 @@ def _start(task, cluster, config, report):
         boards = [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks]
     fields = {"cluster": cluster.as_dict()} if task.job == "ps" else {}
     monitor = Monitor(task, boards, **fields)
-    timeouts = session.Timeouts(config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs)
+    timeouts = session.Timeouts(
+        config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs
+    )
     runtime = session.TaskRuntime(context, tf_server.target, monitor, None, report, timeouts)
     judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
     runtime.guard = Guard(judge, lambda status, reason: _leave_at_once(runtime, config, status, reason))

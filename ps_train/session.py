@@ -16,6 +16,7 @@ ever, silently, for a ps that does not come.
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from ps_train.checkpoints import latest_checkpoint
 from ps_train.cluster import Cluster
@@ -105,11 +106,13 @@ def _chief_hooks(runtime, creator, optimizers, train_dir, save_steps, save_secs,
 class SessionCreator(tf1.train.SessionCreator):
     """Makes raw sessions on a model that is valid, as the module says."""
 
-    def __init__(self, runtime, optimizers, train_dir, keep_max, saver=None, init_op=None, local_init_op=None):
+    def __init__(
+        self, runtime, optimizers, train_dir, keep_max, saver=None, init_op=None, local_init_op=None
+    ):
         self._runtime, self._optimizers = runtime, optimizers
         self._train_dir = train_dir
         self._is_first = True
-        self.saver = None
+        self.saver: Any = None
         with tf1.device(runtime.context.worker_device + "/device:CPU:0"):
             if runtime.context.is_chief and train_dir:
                 self.saver = saver or tf1.train.Saver(max_to_keep=keep_max or None, allow_empty=True)
@@ -178,7 +181,9 @@ class SessionCreator(tf1.train.SessionCreator):
             for link in runtime.monitor.links:
                 record = link.read()[0].get(str(link.task), {})
                 if record.get("cluster"):
-                    _check_same_cluster(cluster, Cluster.from_dict(record["cluster"]), link.task, link.address)
+                    _check_same_cluster(
+                        cluster, Cluster.from_dict(record["cluster"]), link.task, link.address
+                    )
             runs = runtime.monitor.ps_runs()
             return runs if len(runs) == cluster.num_ps else None
 
@@ -199,13 +204,17 @@ class SessionCreator(tf1.train.SessionCreator):
         if declared.get("ps_runs") == runs and self._is_alive(session):
             log.info("rejoined the living model at step %d", session.run(self._global_step))
             runtime.report.restored_from = runtime.report.restored_from or "living ps"
-            runtime.monitor.publish("model", **{k: v for k, v in declared.items() if k not in ("key", "beat")})
+            runtime.monitor.publish(
+                "model", **{k: v for k, v in declared.items() if k not in ("key", "beat")}
+            )
             return
         checkpoint = latest_checkpoint(self._train_dir)
         if checkpoint:
             self._restore(session, checkpoint)
         else:
-            log.info("no checkpoint in %s: variables are initialized", self._train_dir) if self._train_dir else None
+            log.info(
+                "no checkpoint in %s: variables are initialized", self._train_dir
+            ) if self._train_dir else None
             session.run(self._init_op)
         self._check_initialized(session)
         for optimizer in self._optimizers:

@@ -35,7 +35,13 @@ def run(runtime, config, model):
     runtime.guard.release = make_release(runtime, ops.sync_optimizers)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
     step_hook = StepHook(
-        report, runtime.monitor, runtime.guard, ops.global_step, fetches, config.train_steps, config.log_every_secs
+        report,
+        runtime.monitor,
+        runtime.guard,
+        ops.global_step,
+        fetches,
+        config.train_steps,
+        config.log_every_secs,
     )
     with ops.graph.as_default():
         training_session = session.make(
@@ -48,7 +54,9 @@ def run(runtime, config, model):
                 while not sess.should_stop():
                     sess.run(ops.step)
             except tf.errors.OutOfRangeError:
-                report.reason = f"global step {report.global_step}: data used up after {report.local_steps} local steps"
+                report.reason = (
+                    f"global step {report.global_step}: data used up after {report.local_steps} local steps"
+                )
                 _check_is_input(report, config)
     runtime.guard.check()
 
@@ -64,20 +72,28 @@ def judge(runtime):
     view = monitor.view()
     job = view.record("job")
     for key, record in view.records.items():
-        if key != str(context.task) and record.get("state") == "failed" and record.get("exit_status") == EXIT_PERMANENT:
+        if (
+            key != str(context.task)
+            and record.get("state") == "failed"
+            and record.get("exit_status") == EXIT_PERMANENT
+        ):
             return PsTrainError(f"{key} failed: {record.get('reason', '')}")
     if monitor.get("state") not in ("training", "ending"):
         return None  # bring-up has bounds of its own
     for link in monitor.links:
         if link.silent_secs() > bound:
-            return PeerLostError(f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason}")
+            return PeerLostError(
+                f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason}"
+            )
     if job.get("is_over"):
         return None
     for task in _needed_tasks(context):
         record, age = view.record(str(task)), view.age(str(task))
         if record and record.get("state") != "left" and age > bound:
             address = context.cluster.address(task)
-            return PeerLostError(f"{task} at {address} has been gone for {bound:g} s (last at step {record.get('step')})")
+            return PeerLostError(
+                f"{task} at {address} has been gone for {bound:g} s (last at step {record.get('step')})"
+            )
     return None
 
 
@@ -125,7 +141,9 @@ def explain(error):
     """The user's error behind an exception of the session, as a ModelError in one line."""
     if isinstance(error, tf.errors.OpError):
         lines = [line for line in error.message.strip().splitlines() if line.strip()]
-        text = next((line for line in lines if not line.startswith(("Graph execution error", "Detected at"))), "")
+        text = next(
+            (line for line in lines if not line.startswith(("Graph execution error", "Detected at"))), ""
+        )
         where = _user_frame(error.op)
         return ModelError(f"{type(error).__name__}{where}: {text[:600]}")
     return ModelError(f"{type(error).__name__}: {error}")
@@ -134,7 +152,8 @@ def explain(error):
 def _user_frame(op):
     if op is None:
         return ""
-    frames = [f for f in op.traceback if "/site-packages/" not in f.filename and "/ps_train/" not in f.filename]
+    frames = [
+        f for f in op.traceback if "/site-packages/" not in f.filename and "/ps_train/" not in f.filename
+    ]
     where = f" (made at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f" in op {op.name}{where}"
-

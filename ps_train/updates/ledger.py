@@ -80,7 +80,9 @@ class Ledger:
             )  # fmt: skip
             self._mutex = tf.raw_ops.MutexV2(shared_name=name + "_mutex")
             self._go = tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=name + "_go")
-            self._tokens = [tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=n) for n in self.token_queue_names]
+            self._tokens = [
+                tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=n) for n in self.token_queue_names
+            ]
             self.snapshot = self._vector.read_value()
             self.is_initialized = self._vector.is_initialized()
             self.first_round = tf1.placeholder(tf.int64, [], "first_round")
@@ -141,17 +143,26 @@ class Ledger:
 
     def _needed(self, state):
         contributors = _as_int(tf.equal(state.claimed, state.round))
-        return tf.minimum(tf.constant(self.quorum, tf.int64), tf.reduce_sum(tf.maximum(state.member, contributors)))
+        return tf.minimum(
+            tf.constant(self.quorum, tf.int64), tf.reduce_sum(tf.maximum(state.member, contributors))
+        )
 
     def _ring_if_full(self, state):
         """(state, effects) after ringing `go` if the open round has all that it needs and was not rung before."""
         arrived = tf.reduce_sum(_as_int(tf.equal(state.arrived, state.round)))
-        is_full = (arrived > 0) & (arrived >= self._needed(state)) & (state.going < state.round) & (state.updating < 1)
+        is_full = (
+            (arrived > 0)
+            & (arrived >= self._needed(state))
+            & (state.going < state.round)
+            & (state.updating < 1)
+        )
         state = state._replace(going=tf.where(is_full, state.round, state.going))
         return state, lambda: [self._go.enqueue_many([tf.fill([tf.cast(is_full, tf.int32)], state.round)])]
 
     def _ring_attention(self, condition):
-        return self._go.enqueue_many([tf.fill([tf.cast(condition, tf.int32)], tf.constant(ATTENTION, tf.int64))])
+        return self._go.enqueue_many(
+            [tf.fill([tf.cast(condition, tf.int32)], tf.constant(ATTENTION, tf.int64))]
+        )
 
     def _claim(self, state, stamp):
         mine = self._mine(self.replica)
@@ -178,7 +189,9 @@ class Ledger:
         admitted = wants & is_idle
         keep = 1 - mine * _as_int(admitted)
         state = state._replace(
-            member=tf.maximum(state.member, 1 - keep), pending=state.pending * keep, waiting=state.waiting * keep
+            member=tf.maximum(state.member, 1 - keep),
+            pending=state.pending * keep,
+            waiting=state.waiting * keep,
         )
         return state, admitted
 
@@ -191,7 +204,9 @@ class Ledger:
 
     def _leave(self, state, replica):
         mine = self._mine(replica)
-        is_torn = tf.reduce_any((mine > 0) & tf.equal(state.claimed, state.round) & (state.arrived < state.round))
+        is_torn = tf.reduce_any(
+            (mine > 0) & tf.equal(state.claimed, state.round) & (state.arrived < state.round)
+        )
         keep = 1 - mine
         state = state._replace(
             member=state.member * keep, pending=state.pending * keep, waiting=state.waiting * keep

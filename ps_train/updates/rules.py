@@ -1,7 +1,7 @@
 """The update rule of a job, as an optimizer wrapper: what `--update` and `DistributedOptimizer` turn into.
 
-    optimizer = DistributedOptimizer(tf1.train.AdamOptimizer(1e-3))   # in a model_fn that makes its own train_op
-    train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+optimizer = DistributedOptimizer(tf1.train.AdamOptimizer(1e-3))   # in a model_fn that makes its own train_op
+train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
 """
 
 from ps_train import task_context

@@ -26,6 +26,7 @@ tensorflow/python/training/sync_replicas_optimizer.py.
 import contextlib
 import threading
 import time
+from typing import Any
 
 from ps_train import task_context
 from ps_train.compat import tf, tf1
@@ -73,10 +74,16 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
                 f"{total_num_replicas}: a worker gives one gradient to an update. Lower it, or add workers."
             )
         super().__init__(
-            opt, replicas_to_aggregate, total_num_replicas, variable_averages, variables_to_average, use_locking, name
+            opt,
+            replicas_to_aggregate,
+            total_num_replicas,
+            variable_averages,
+            variables_to_average,
+            use_locking,
+            name,
         )
-        self.ledger = None
-        self.update_op = None
+        self.ledger: Any = None  # both are made by apply_gradients
+        self.update_op: Any = None
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """Builds the step and the update; returns the op that a worker runs each step.
@@ -92,7 +99,9 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         """
         grads_and_vars = list(grads_and_vars)
         if global_step is None:
-            raise ModelError("SyncReplicasOptimizer needs a global step: pass global_step=tf1.train.get_global_step().")
+            raise ModelError(
+                "SyncReplicasOptimizer needs a global step: pass global_step=tf1.train.get_global_step()."
+            )
         if all(gradient is None for gradient, _ in grads_and_vars):
             raise ModelError(
                 "No variable gets a gradient: the loss does not depend on any trainable variable. Check model_fn."
@@ -244,7 +253,9 @@ class MemberHook(tf1.train.SessionRunHook):
     def begin(self):
         """Checks that the graph has the optimizer's nodes."""
         if self.optimizer.ledger is None:
-            raise ModelError("SyncReplicasOptimizer has no gradients yet: call apply_gradients() or minimize() first.")
+            raise ModelError(
+                "SyncReplicasOptimizer has no gradients yet: call apply_gradients() or minimize() first."
+            )
 
     def after_create_session(self, session, coord):
         """Gets the first token; blocks while a round that this replica is not part of completes."""
@@ -279,7 +290,10 @@ class UpdateLoop(tf1.train.SessionRunHook):
         self._session = self._make_raw_session()
         self._session.run(self._optimizer.ledger.attach)
         self._thread = threading.Thread(
-            target=self._run, args=(self._session, self._stopping, coord), daemon=True, name="ps_train-updates"
+            target=self._run,
+            args=(self._session, self._stopping, coord),
+            daemon=True,
+            name="ps_train-updates",
         )
         self._thread.start()
 
@@ -304,7 +318,9 @@ class UpdateLoop(tf1.train.SessionRunHook):
                 if stopping.is_set():
                     return
                 if "needs attention" in error.message:
-                    log.warning("a worker was lost halfway through its push: its round is dropped and done again")
+                    log.warning(
+                        "a worker was lost halfway through its push: its round is dropped and done again"
+                    )
                     self._optimizer.discard_round(session)
                     continue
                 self._give_up(error, coord)
@@ -322,7 +338,9 @@ class UpdateLoop(tf1.train.SessionRunHook):
 
 def _identity(gradient):
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape)
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
+        )
     return tf.identity(gradient)
 
 
@@ -359,6 +377,8 @@ def _take_sum(accumulator):
 def _take_mean(accumulator, count):
     if isinstance(accumulator, tf1.SparseConditionalAccumulator):
         total = accumulator.take_indexed_slices_grad(1)
-        return tf.IndexedSlices(total.values / tf.cast(count, total.values.dtype), total.indices, total.dense_shape)
+        return tf.IndexedSlices(
+            total.values / tf.cast(count, total.values.dtype), total.indices, total.dense_shape
+        )
     total = accumulator.take_grad(1)
     return total / tf.cast(count, total.dtype)
