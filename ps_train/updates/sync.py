@@ -279,7 +279,8 @@ class UpdateLoop(tf1.train.SessionRunHook):
 
     def __init__(self, optimizer, make_raw_session):
         self._optimizer, self._make_raw_session = optimizer, make_raw_session
-        self._thread = self._session = None
+        self._thread: Any = None
+        self._session: Any = None
         self._stopping = threading.Event()
         self.num_updates = 0
 
