@@ -7,6 +7,8 @@ checkpoint_step("runs/1/model.ckpt-200")   # 200
 import os
 import re
 
+LAST_MARK = "last_checkpoint"
+
 
 def latest_checkpoint(train_dir):
     """Path prefix of the newest complete checkpoint, or None; needs no TensorFlow and no glob of the directory's name.
@@ -40,3 +42,27 @@ def finished_at(train_dir, train_steps):
     if not checkpoint or train_steps is None or (checkpoint_step(checkpoint) or 0) < train_steps:
         return None
     return checkpoint
+
+
+def mark_last(checkpoint):
+    """Notes beside a checkpoint that the job ended with it: no later one will come. For the evaluator."""
+    if checkpoint:
+        with open(os.path.join(os.path.dirname(checkpoint), LAST_MARK), "w", encoding="utf-8") as file:
+            file.write(os.path.basename(checkpoint) + "\n")
+
+
+def is_marked_last(checkpoint):
+    """Whether the job that wrote this checkpoint said that it is its last."""
+    if not checkpoint:
+        return False
+    try:
+        with open(os.path.join(os.path.dirname(checkpoint), LAST_MARK), encoding="utf-8") as file:
+            return file.read().strip() == os.path.basename(checkpoint)
+    except OSError:
+        return False
+
+
+def is_last(checkpoint, train_steps):
+    """Whether no later checkpoint will come: it has reached the target, or is marked as the last."""
+    has_reached = train_steps is not None and (checkpoint_step(checkpoint) or 0) >= train_steps
+    return has_reached or is_marked_last(checkpoint)

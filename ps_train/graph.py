@@ -12,7 +12,8 @@ from typing import NamedTuple
 from ps_train import placement
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
-from ps_train.model import InputContext, ModeKeys, call_input_fn, call_model_fn, split_element, worker_seed
+from ps_train.inputs import build_input, count_examples
+from ps_train.model import InputContext, ModeKeys, call_model_fn, worker_seed
 from ps_train.updates import rules, sync
 
 
@@ -50,6 +51,7 @@ class EvalOps(NamedTuple):
       values: metric name -> value tensor.
       updates: list of ops that take in a batch.
       global_step: the variable.
+      cardinality: int64 scalar, number of batches in the data, or a negative code of tf.data.
     """
 
     graph: object
@@ -58,6 +60,7 @@ class EvalOps(NamedTuple):
     values: dict
     updates: list
     global_step: object
+    cardinality: object
 
 
 def build_train(context, config, model):
@@ -80,19 +83,19 @@ def build_train(context, config, model):
         tf1.set_random_seed(seed)
         with placement.scope(context):
             global_step = tf1.train.get_or_create_global_step()
-            features, labels = _build_input(
-                model, InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, config.model_params),
-                context.worker_device + "/device:CPU:0",
-            )  # fmt: skip
+            where = InputContext(
+                ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, config.model_params
+            )
+            _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
             spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, config.model_params)
             _collect_keras_updates(graph)
             train_op = _build_train_op(spec, context, global_step)
             with tf1.control_dependencies([train_op]), tf1.device(global_step.device):
                 step_after = global_step.read_value()
-        return TrainOps(
-            graph, train_op, tf.cast(spec.loss, tf.float32), _count_examples(features, config.batch_size), global_step,
-            step_after, list(tf1.get_collection(sync.COLLECTION)), list(spec.training_hooks or ()),
-        )  # fmt: skip
+            loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
+        optimizers = list(tf1.get_collection(sync.COLLECTION))
+        hooks = list(spec.training_hooks or ())
+        return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)
 
 
 def build_eval(config, model):
@@ -105,31 +108,16 @@ def build_eval(config, model):
         tf1.set_random_seed(config.seed)
         global_step = tf1.train.get_or_create_global_step()
         context = InputContext(ModeKeys.EVAL, config.batch_size, 1, 0, config.seed, config.model_params)
-        features, labels = _build_input(model, context, "/device:CPU:0")
+        dataset, (features, labels) = build_input(model, context, "/device:CPU:0")
         spec = call_model_fn(model, features, labels, ModeKeys.EVAL, config.model_params)
         metrics = dict(spec.metrics or {})
         if "loss" not in metrics:
             metrics["loss"] = tf1.metrics.mean(tf.cast(spec.loss, tf.float32))
         values = {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()}
-        return EvalOps(
-            graph, spec.loss, _count_examples(features, config.batch_size), values,
-            [update for _, update in metrics.values()], global_step,
-        )  # fmt: skip
-
-
-def _build_input(model, context, device):
-    with tf1.device(device):
-        dataset = call_input_fn(model, context)
-        iterator = tf1.data.make_initializable_iterator(dataset)
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        return split_element(iterator.get_next())
-
-
-def _count_examples(features, batch_size):
-    for tensor in tf.nest.flatten(features, expand_composites=True):
-        if tensor.shape.rank is None or tensor.shape.rank > 0:
-            return tf.shape(tensor)[0]
-    return tf.constant(batch_size)
+        updates = [update for _, update in metrics.values()]
+        examples = count_examples(features, config.batch_size)
+        cardinality = tf.data.experimental.cardinality(dataset)
+        return EvalOps(graph, spec.loss, examples, values, updates, global_step, cardinality)
 
 
 def _build_train_op(spec, context, global_step):

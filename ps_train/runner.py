@@ -127,4 +127,6 @@ def _run_worker(runtime, config):
         explained = worker.explain(error)
         worker.leave(runtime, "failed", explained.exit_status, str(explained))
         raise explained from error
+    if runtime.report.is_chief:
+        checkpoints.mark_last(runtime.report.checkpoint)
     worker.leave(runtime, "left", EXIT_DONE, runtime.report.reason)

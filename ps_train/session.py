@@ -23,6 +23,7 @@ from ps_train.cluster import Cluster
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, PeerLostError, UsageError
 from ps_train.hooks import CheckpointHook, WaitForWorkersHook
+from ps_train.inputs import build_input_init
 from ps_train.liveness import wait_until
 from ps_train.logs import log
 from ps_train.server import session_config
@@ -120,6 +121,7 @@ class SessionCreator(tf1.train.SessionCreator):
             self._local_init_op = local_init_op or tf.group(
                 tf1.local_variables_initializer(), tf1.tables_initializer(), name="local_init"
             )
+            self._input_init_op = build_input_init()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(tf1.global_variables()))
             self._global_step = tf1.train.get_global_step()
 
@@ -166,6 +168,7 @@ class SessionCreator(tf1.train.SessionCreator):
             else:
                 self._wait_for_model(runs, deadline)
             session.run(self._local_init_op)
+            session.run(self._input_init_op)
         except BaseException:
             session.close()
             raise

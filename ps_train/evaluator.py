@@ -1,0 +1,192 @@
+"""Evaluation on held-out data, from checkpoints alone: once, or following a training job.
+
+    status = run_once(config)                  # `python -m ps_train eval`: the newest checkpoint
+    follow(config, report)                     # the evaluator job: every checkpoint that it can catch, to the last
+
+The evaluator is never part of the cluster: nobody waits for it, and it needs nothing but `train_dir`. It ends after the
+checkpoint that has reached `train_steps`, or that the chief has marked as the last (data used up). A checkpoint that
+vanishes while it is read (the chief keeps `keep_checkpoint_max`) is passed over. A checkpoint that never comes is waited
+for as long as two save periods and `startup_timeout_secs`.
+"""
+
+import os
+import time
+
+from ps_train import checkpoints, graph, logs
+from ps_train.cluster import TaskId
+from ps_train.compat import tf, tf1
+from ps_train.errors import EXIT_DONE, ModelError, PsTrainError, UsageError
+from ps_train.inputs import build_input_init
+from ps_train.liveness import SILENCE_SECS, Guard, wait_until
+from ps_train.logs import Throttle, log
+from ps_train.model import load_model
+from ps_train.reports import Report
+from ps_train.session import explain_restore_failure
+
+DEFAULT_MODEL = "ps_train.builtin_model"
+POLL_SECS = 0.5
+
+
+class Vanished(PsTrainError):
+    """The checkpoint was deleted while it was being read."""
+
+
+def run_once(config, show=print):
+    """Evaluates the newest checkpoint of `config.train_dir` and shows a line of metrics; the exit status.
+
+    Raises:
+      UsageError: no train_dir, or no checkpoint in it.
+      ModelError: the model is wrong or does not fit the checkpoint.
+    """
+    logs.start("eval")
+    if not config.train_dir:
+        raise UsageError("--train_dir is not given. Expected the directory that a training job saved to.")
+    checkpoint = checkpoints.latest_checkpoint(config.train_dir)
+    if checkpoint is None:
+        raise UsageError(
+            f"--train_dir={config.train_dir} holds no checkpoint. Train first, or check the directory."
+        )
+    evaluation = Evaluation(config)
+    step, metrics, examples = evaluation.run(checkpoint)
+    show(describe(step, metrics, examples))
+    evaluation.report(config, step, metrics, checkpoint)
+    return EXIT_DONE
+
+
+def follow(config, report):
+    """Evaluates checkpoints as they come, the last one included.
+
+    Args:
+      config: TrainConfig.
+      report: Report; gets the newest metrics.
+
+    Raises:
+      PeerLostError: no new checkpoint for too long.
+    """
+    if not config.train_dir:
+        raise UsageError("--train_dir is not given. The evaluator follows the checkpoints there.")
+    guard = Guard(lambda: None, lambda status, reason: report.write(config.report_file, status, reason))
+    guard.start()
+    try:
+        evaluation = Evaluation(config)
+        seen = None
+        while True:
+            seen = wait_until(
+                lambda seen=seen: _newer(config.train_dir, seen),
+                lambda: f"a new checkpoint in {config.train_dir}",
+                config.startup_timeout_secs + 2 * (config.checkpoint_secs or 600),
+                guard,
+            )
+            if _evaluate_one(evaluation, seen, report) and checkpoints.is_last(seen, config.train_steps):
+                report.reason = f"evaluated the last checkpoint, at step {report.global_step}"
+                return
+    finally:
+        guard.finish()
+
+
+def _newer(train_dir, seen):
+    """The newest checkpoint if it was not seen, or the seen one once it turns out to be the last; else None."""
+    newest = checkpoints.latest_checkpoint(train_dir)
+    return newest if newest != seen or checkpoints.is_marked_last(newest) else None
+
+
+def _evaluate_one(evaluation, checkpoint, report):
+    step = checkpoints.checkpoint_step(checkpoint)
+    if report.checkpoint == checkpoint:
+        return True
+    try:
+        step, metrics, examples = evaluation.run(checkpoint)
+    except Vanished as vanished:
+        log.info("%s", vanished)
+        return False
+    report.checkpoint, report.global_step, report.metrics = checkpoint, step, metrics
+    report.local_steps += 1
+    report.examples += examples
+    log.info("%s", describe(step, metrics, examples))
+    evaluation.write_summary(step, metrics)
+    return True
+
+
+def describe(step, metrics, examples):
+    """A line of metrics: `step 400: accuracy 0.9733, loss 0.1021 (300 examples)`."""
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
+    return f"step {step}: {shown} ({examples} examples)"
+
+
+class Evaluation:
+    """The evaluation graph of a model, built once; each `run` restores a checkpoint into a fresh session."""
+
+    def __init__(self, config):
+        self._config = config
+        self._ops = graph.build_eval(config, load_model(config.model or DEFAULT_MODEL))
+        with self._ops.graph.as_default():
+            self._saver = tf1.train.Saver(allow_empty=True)
+            self._init = tf.group(tf1.local_variables_initializer(), tf1.tables_initializer())
+            self._input_init = build_input_init()
+            self._ops.graph.finalize()
+        self._writer = None
+
+    def run(self, checkpoint):
+        """Evaluates one checkpoint; (global step, metric name -> float, number of examples).
+
+        Raises:
+          ModelError: the checkpoint does not fit the model; the data is endless and no --eval_steps given; the graph fails.
+          Vanished: the checkpoint was deleted meanwhile.
+        """
+        with tf1.Session(graph=self._ops.graph) as session:
+            self._restore(session, checkpoint)
+            session.run(self._init)
+            session.run(self._input_init)
+            self._check_is_finite(session)
+            examples = self._run_batches(session)
+            values = session.run(self._ops.values)
+            step = int(session.run(self._ops.global_step))
+        return step, {name: float(value) for name, value in values.items()}, examples
+
+    def _restore(self, session, checkpoint):
+        try:
+            self._saver.restore(session, checkpoint)
+        except (tf.errors.OpError, ValueError) as error:
+            if not os.path.exists(checkpoint + ".index"):
+                raise Vanished(f"{checkpoint} has vanished: going on to the next") from None
+            raise ModelError(explain_restore_failure(checkpoint, self._ops.graph, error)) from None
+
+    def _check_is_finite(self, session):
+        if (
+            self._config.eval_steps is None
+            and session.run(self._ops.cardinality) == tf.data.INFINITE_CARDINALITY
+        ):
+            raise ModelError(
+                "input_fn gives endless data in mode 'eval', so an evaluation would never end. Give --eval_steps, or "
+                "repeat() only when context.mode is 'train'."
+            )
+
+    def _run_batches(self, session):
+        examples, batches = 0, 0
+        line_due = Throttle(SILENCE_SECS, wait_first=True)
+        start = time.monotonic()
+        while self._config.eval_steps is None or batches < self._config.eval_steps:
+            try:
+                _, count = session.run([self._ops.updates, self._ops.examples])
+            except tf.errors.OutOfRangeError:
+                break
+            batches, examples = batches + 1, examples + int(count)
+            if line_due.is_due():
+                log.info("evaluating: %d batches in %.0f s so far", batches, time.monotonic() - start)
+        if batches == 0:
+            raise ModelError("input_fn gives no batch in mode 'eval': there is nothing to evaluate on.")
+        return examples
+
+    def write_summary(self, step, metrics):
+        """Adds the metrics to the event files in `train_dir`/eval."""
+        if self._writer is None:
+            self._writer = tf1.summary.FileWriter(os.path.join(self._config.train_dir, "eval"), graph=None)
+        values = [tf1.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._writer.add_summary(tf1.Summary(value=values), step)
+        self._writer.flush()
+
+    def report(self, config, step, metrics, checkpoint):
+        """Writes the summary and the report file of a single evaluation."""
+        self.write_summary(step, metrics)
+        report = Report(TaskId("evaluator", 0), global_step=step, metrics=metrics, checkpoint=checkpoint)
+        report.write(config.report_file, EXIT_DONE)
