@@ -131,9 +131,10 @@ class Ledger:
             new, value, make_effects = transition(state)
             vector = tf.concat([tf.stack([new.round, new.going, new.updating]), *new[3:]], 0)
             value = tf.identity(value)
-        with tf1.control_dependencies([value, self._vector.assign(vector).op]):
+        assigned = self._vector.assign(vector).op
+        with tf1.control_dependencies([value, assigned]):
             effects = make_effects()
-        with tf1.control_dependencies([*effects, value]):
+        with tf1.control_dependencies([*effects, assigned]):
             unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf1.control_dependencies([unlock]):
             return tf.identity(value)
@@ -270,15 +271,19 @@ class Ledger:
         return state, state.round, lambda: [self._go.dequeue_many(self._go.size()).op]
 
     def _build_attach(self):
-        """For a chief that (re)joins a living ledger: rings `go` anew for a full round, as the old chief may have taken it."""
+        """For a chief that (re)joins a living ledger: rings anew, as the old chief may have taken what was rung.
+
+        A push that is going on is taken for one that was cut off; its round is done again, which costs time only.
+        """
 
         def transition(state):
             state, ring = self._ring_if_full(state._replace(going=state.round - 1))
+            is_torn = tf.reduce_any(tf.equal(state.claimed, state.round) & (state.arrived < state.round))
 
             def effects():
                 emptied = self._go.dequeue_many(self._go.size()).op
                 with tf1.control_dependencies([emptied]):
-                    return ring()
+                    return [*ring(), self._ring_attention(is_torn)]
 
             return state, state.round, effects
 
