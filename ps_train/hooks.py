@@ -232,22 +232,30 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
     """The chief's last duty: the job is over when every other worker that joined has left.
 
     A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
-    longer than `join_secs`. One that is silent for `peer_timeout_secs` counts as gone.
+    longer than `peer_timeout_secs`; one that is silent for that long counts as gone.
 
     Args:
       monitor: whose boards say who is there.
       others: the other training tasks.
       guard: ends the wait.
-      is_reached: says whether the target is reached.
       on_idle: called with the session between looks; saves when it is due.
       stop_secs: once the target is reached, how long a worker may take to leave.
-      peer_timeout_secs, join_secs: see above.
+      peer_timeout_secs: see above.
     """
 
-    def __init__(self, monitor, others, guard, is_reached, on_idle, stop_secs, peer_timeout_secs, join_secs):
+    def __init__(self, monitor, others, guard, on_idle, stop_secs, peer_timeout_secs):
         self._monitor, self._others, self._guard = monitor, others, guard
-        self._is_reached, self._on_idle = is_reached, on_idle
-        self._stop_secs, self._peer_timeout_secs, self._join_secs = stop_secs, peer_timeout_secs, join_secs
+        self._on_idle = on_idle
+        self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
+        self._is_reached = False
+
+    def after_create_session(self, session, coord):
+        """Notes a target that was reached before the first step."""
+        self._is_reached = coord.should_stop()
+
+    def after_run(self, run_context, run_values):
+        """Notes that a hook has asked to stop: the loop ends at a target, and not at the end of the data."""
+        self._is_reached = self._is_reached or run_context.stop_requested
 
     def end(self, session):
         """Waits."""
@@ -255,7 +263,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
         while not self._guard.should_stop:
             waited = time.monotonic() - start
-            pending = self.pending(session, waited)
+            pending = self.pending(waited)
             if not pending:
                 return
             if line_due.is_due():
@@ -263,23 +271,20 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
             self._on_idle(session)
             time.sleep(0.1)
 
-    def pending(self, session, waited):
-        """Names of the workers that still count, with what is known of them."""
-        is_reached = self._is_reached(session)
+    def pending(self, waited):
+        """Names of the workers that still count after `waited` seconds, with what is known of them."""
         view = self._monitor.view()
-        return [
-            described
-            for described in (self._pending_one(str(task), view, is_reached, waited) for task in self._others)
-            if described
-        ]
+        described = [self._describe_pending(str(task), view, waited) for task in self._others]
+        return [text for text in described if text]
 
-    def _pending_one(self, name, view, is_reached, waited):
+    def _describe_pending(self, name, view, waited):
         record = view.record(name)
         if not record:
-            return "" if is_reached or waited > self._join_secs else f"{name} (has not joined)"
-        if record["state"] in ("left", "failed") or view.age(name) > self._peer_timeout_secs:
+            is_over = self._is_reached or waited > self._peer_timeout_secs
+            return "" if is_over else f"{name} (has not joined)"
+        if record["state"] in ("left", "failed", "stopped") or view.age(name) > self._peer_timeout_secs:
             return ""
-        if is_reached and waited > self._stop_secs:
+        if self._is_reached and waited > self._stop_secs:
             log.warning(
                 "%s did not leave within %g s of the target; its last step is lost", name, self._stop_secs
             )

@@ -66,7 +66,13 @@ def _run_member(task, cluster, config, report):
         report.reason = f"{finished} has reached the target of {config.train_steps} steps: nothing to do"
         report.global_step = checkpoints.checkpoint_step(finished)
         return
-    runtime = _start(task, cluster, config, report)
+    from ps_train.session import Timeouts
+    from ps_train.startup import start_task
+
+    timeouts = Timeouts(config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs)
+    runtime = start_task(
+        task, cluster, report, timeouts, config.update, config.replicas_to_aggregate, config.report_file
+    )
     try:
         if task.job == "ps":
             from ps_train import ps
@@ -77,39 +83,6 @@ def _run_member(task, cluster, config, report):
     finally:
         runtime.guard.finish()
         runtime.monitor.stop()
-
-
-def _start(task, cluster, config, report):
-    from ps_train import server, session, task_context, worker
-    from ps_train.board import Board
-    from ps_train.liveness import Guard, Monitor
-
-    context = task_context.TaskContext(task, cluster, config.update, config.replicas_to_aggregate)
-    task_context.set_current(context)
-    tf_server = server.start_server(cluster, task)
-    port = cluster.address(task).rsplit(":", 1)[1]
-    if task.job == "ps":
-        boards = [Board(f"localhost:{port}", task)]
-    else:
-        boards = [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks]
-    fields = {"cluster": cluster.as_dict()} if task.job == "ps" else {}
-    monitor = Monitor(task, boards, **fields)
-    timeouts = session.Timeouts(
-        config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs
-    )
-    runtime = session.TaskRuntime(context, tf_server.target, monitor, None, report, timeouts)
-    judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
-    runtime.guard = Guard(judge, lambda status, reason: _leave_at_once(runtime, config, status, reason))
-    runtime.guard.start()
-    monitor.start()
-    log.info("listening at %s", cluster.address(task))
-    return runtime
-
-
-def _leave_at_once(runtime, config, status, reason):
-    runtime.monitor.post(state="failed", exit_status=status, reason=reason)
-    runtime.monitor.flush(1.0)
-    runtime.report.write(config.report_file, status, reason)
 
 
 def _run_worker(runtime, config):

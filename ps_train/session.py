@@ -54,73 +54,121 @@ class TaskRuntime:
     config: object = None
 
 
-def make(
-    runtime, hooks=(), train_dir=None, save_steps=None, save_secs=None, keep_max=5, is_reached=None, step_hook=None,
-    saver=None, init_op=None, local_init_op=None,
-):  # fmt: skip
+@dataclass
+class Saving:
+    """What is written where, by the chief.
+
+    Attributes:
+      train_dir: directory of checkpoints; None: nothing is saved or restored.
+      save_steps, save_secs: periods of checkpoints; None: not by this measure.
+      keep_max: checkpoints to keep; 0: all.
+      summary_dir: directory of event files; None: none are written.
+      summary_steps, summary_secs: period of the user's summaries, by one measure; both None: none are written.
+      rate_steps: period of the steps/s summary; None: none is written.
+    """
+
+    train_dir: str | None = None
+    save_steps: int | None = None
+    save_secs: float | None = None
+    keep_max: int = 5
+    summary_dir: str | None = None
+    summary_steps: int | None = None
+    summary_secs: float | None = None
+    rate_steps: int | None = None
+
+
+def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None):
     """Makes the session of a training task in the default graph, which it finalizes.
 
     Args:
       runtime: TaskRuntime.
-      hooks: the user's.
-      train_dir: directory of checkpoints; None: nothing is saved or restored.
-      save_steps, save_secs: periods of checkpoints.
-      keep_max: checkpoints to keep; 0: all.
-      is_reached: function of a raw session: whether the target is reached.
       step_hook: the StepHook.
-      saver, init_op, local_init_op: replace the defaults (from a user's Scaffold).
+      saving: Saving.
+      hooks: the user's.
+      scaffold: the user's `tf1.train.Scaffold`; its saver, init and local init ops are used where it has them.
+      last_hook: its `end` comes after everything is saved.
 
     Returns:
       `tf1.train.MonitoredSession`.
     """
-    context = runtime.context
     optimizers = tf1.get_collection(COLLECTION)
     known = [hook.optimizer for hook in hooks if isinstance(hook, MemberHook)]
     members = [MemberHook(optimizer) for optimizer in optimizers if optimizer not in known]
-    creator = SessionCreator(runtime, optimizers, train_dir, keep_max, saver, init_op, local_init_op)
-    ordered = [step_hook] if step_hook else []
-    ordered += [*hooks, *members]
-    if context.is_chief:
-        ordered += _chief_hooks(runtime, creator, optimizers, train_dir, save_steps, save_secs, is_reached)
+    creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
+    ordered = [step_hook, *hooks, *members]
+    if runtime.context.is_chief:
+        ordered += _chief_hooks(runtime, creator, optimizers, saving)
+    if last_hook is not None:
+        ordered.append(last_hook)
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
-def _chief_hooks(runtime, creator, optimizers, train_dir, save_steps, save_secs, is_reached):
+def _chief_hooks(runtime, creator, optimizers, saving):
     context, timeouts = runtime.context, runtime.timeouts
-    saving = []
-    if train_dir:
+    savers = []
+    if saving.train_dir:
         global_step = tf1.train.get_global_step()
-        saving.append(
-            CheckpointHook(creator.saver, train_dir, global_step, runtime.report, save_steps, save_secs)
+        savers.append(
+            CheckpointHook(
+                creator.saver,
+                saving.train_dir,
+                global_step,
+                runtime.report,
+                saving.save_steps,
+                saving.save_secs,
+            )
         )
-    others = [task for task in context.cluster.training_tasks if task != context.task]
     wait = WaitForWorkersHook(
-        runtime.monitor, others, runtime.guard, is_reached or (lambda session: False),
-        lambda session: [hook.save_if_due(session) for hook in saving],
-        stop_secs=timeouts.shutdown_timeout_secs, peer_timeout_secs=timeouts.peer_timeout_secs,
-        join_secs=timeouts.peer_timeout_secs,
-    )  # fmt: skip
+        runtime.monitor,
+        [task for task in context.cluster.training_tasks if task != context.task],
+        runtime.guard,
+        on_idle=lambda session: [hook.save_if_due(session) for hook in savers],
+        stop_secs=timeouts.shutdown_timeout_secs,
+        peer_timeout_secs=timeouts.peer_timeout_secs,
+    )
     loops = [UpdateLoop(optimizer, creator.make_raw_session) for optimizer in optimizers]
-    return [wait, *loops, *saving]
+    return [*_summary_hooks(saving), wait, *loops, *savers]
+
+
+def _summary_hooks(saving):
+    hooks: list[Any] = []
+    if not saving.summary_dir:
+        return hooks
+    summaries = tf1.summary.merge_all()
+    if summaries is not None and (saving.summary_steps or saving.summary_secs):
+        hooks.append(
+            tf1.train.SummarySaverHook(
+                save_steps=saving.summary_steps,
+                save_secs=saving.summary_secs,
+                output_dir=saving.summary_dir,
+                summary_op=summaries,
+            )
+        )
+    if saving.rate_steps:
+        hooks.append(
+            tf1.train.StepCounterHook(every_n_steps=saving.rate_steps, output_dir=saving.summary_dir)
+        )
+    return hooks
 
 
 class SessionCreator(tf1.train.SessionCreator):
     """Makes raw sessions on a model that is valid, as the module says."""
 
-    def __init__(
-        self, runtime, optimizers, train_dir, keep_max, saver=None, init_op=None, local_init_op=None
-    ):
-        self._runtime, self._optimizers = runtime, optimizers
-        self._train_dir = train_dir
+    def __init__(self, runtime, optimizers, saving, scaffold):
+        self._runtime, self._optimizers, self._scaffold = runtime, optimizers, scaffold
+        self._train_dir = saving.train_dir
         self._is_first = True
         self.saver: Any = None
         with tf1.device(runtime.context.worker_device + "/device:CPU:0"):
-            if runtime.context.is_chief and train_dir:
-                self.saver = saver or tf1.train.Saver(max_to_keep=keep_max or None, allow_empty=True)
-            self._init_op = init_op or tf.group(tf1.global_variables_initializer(), name="init")
-            self._local_init_op = local_init_op or tf.group(
-                tf1.local_variables_initializer(), tf1.tables_initializer(), name="local_init"
-            )
+            if runtime.context.is_chief and saving.train_dir:
+                keep = saving.keep_max or None
+                self.saver = scaffold.saver or tf1.train.Saver(max_to_keep=keep, allow_empty=True)
+            self._init_op = scaffold.init_op
+            if self._init_op is None:
+                self._init_op = tf.group(tf1.global_variables_initializer(), name="init")
+            self._local_init_op = scaffold.local_init_op
+            if self._local_init_op is None:
+                self._local_init_op = tf1.train.Scaffold.default_local_init_op()
             self._input_init_op = build_input_init()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(tf1.global_variables()))
             self._global_step = tf1.train.get_global_step()
@@ -218,7 +266,9 @@ class SessionCreator(tf1.train.SessionCreator):
             log.info(
                 "no checkpoint in %s: variables are initialized", self._train_dir
             ) if self._train_dir else None
-            session.run(self._init_op)
+            session.run(self._init_op, feed_dict=self._scaffold.init_feed_dict)
+            if self._scaffold.init_fn is not None:
+                self._scaffold.init_fn(session)
         self._check_initialized(session)
         for optimizer in self._optimizers:
             optimizer.reset(session, self._members())

@@ -18,6 +18,8 @@ from ps_train.hooks import StepHook
 from ps_train.logs import log
 from ps_train.updates.ledger import REFUSED
 
+SUMMARY_STEPS = 100
+
 
 def run(runtime, config, model):
     """Trains to the end.
@@ -44,11 +46,16 @@ def run(runtime, config, model):
         config.log_every_secs,
     )
     with ops.graph.as_default():
-        training_session = session.make(
-            runtime, hooks=ops.hooks, train_dir=config.train_dir, save_steps=config.save_checkpoint_steps,
-            save_secs=config.checkpoint_secs, keep_max=config.keep_checkpoint_max, step_hook=step_hook,
-            is_reached=lambda raw: config.train_steps and raw.run(ops.global_step) >= config.train_steps,
-        )  # fmt: skip
+        saving = session.Saving(
+            config.train_dir,
+            config.save_checkpoint_steps,
+            config.checkpoint_secs,
+            config.keep_checkpoint_max,
+            summary_dir=config.train_dir,
+            summary_steps=SUMMARY_STEPS,
+            rate_steps=SUMMARY_STEPS,
+        )
+        training_session = session.make(runtime, step_hook, saving, hooks=ops.hooks)
         with training_session as sess:
             try:
                 while not sess.should_stop():

@@ -20,6 +20,7 @@ LAYERS = (
     "hooks",
     "graph session launcher",
     "worker ps evaluator",
+    "startup",
     "runner library",
     "flags",
     "commands",

@@ -1,0 +1,255 @@
+"""The pieces for a script with its own loop, under TensorFlow's own names and signatures.
+
+    server = ps_train.Server(cluster, job_name="worker", task_index=1)
+    with ps_train.MonitoredTrainingSession(server.target, is_chief=False, checkpoint_dir=train_dir) as session:
+        while not session.should_stop():
+            session.run(train_op)
+
+What happens when, for a worker:
+
+1. `Server(...)` starts the task, its beats and its guard; SIGINT and SIGTERM end the loop after the step.
+2. `MonitoredTrainingSession(...)` brings the model up, as `session` says.
+3. At the end of the `with` block the chief waits for the others and saves; the task leaves the boards.
+4. What ended it otherwise, as a lost ps, is one line on stderr and the exit status of `errors`, with no traceback.
+
+For a ps: `Server(...)`, then `join()`, which returns when the job is over.
+"""
+
+import atexit
+import os
+import sys
+import threading
+
+from ps_train import logs, ps, session, worker
+from ps_train.cluster import Cluster, TaskId
+from ps_train.compat import tf1
+from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
+from ps_train.hooks import StepHook
+from ps_train.logs import log
+from ps_train.reports import Report
+from ps_train.startup import start_task
+
+DEFAULT_SAVE_SECS = 600
+_UNSET = object()
+_servers: dict[str, "Server"] = {}
+
+
+class Server:
+    """One task of a cluster, in the place of `tf.train.Server`.
+
+    Args:
+      server_or_cluster_def: a `ps_train.Cluster`, a `tf.train.ClusterSpec`, or a dict job -> addresses.
+      job_name: `ps`, `worker` or `chief`.
+      task_index: index in the job.
+      protocol: only `grpc`, TensorFlow's default.
+      config: `tf1.ConfigProto` for the server's devices.
+      start: only True.
+      startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs: bounds of the waits, as the flags.
+
+    Raises:
+      UsageError: the cluster's description is wrong or the task is not in it.
+      PeerLostError: the port is taken.
+
+    Example:
+      >>> ps_train.Server({"ps": ["localhost:2222"], "worker": ["localhost:2222"]}, "ps", 0)
+      Traceback (most recent call last):
+      ps_train.errors.UsageError: ...
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def,
+        job_name=None,
+        task_index=None,
+        protocol=None,
+        config=None,
+        start=True,
+        startup_timeout_secs=300.0,
+        peer_timeout_secs=60.0,
+        shutdown_timeout_secs=30.0,
+    ):
+        if protocol not in (None, "grpc") or not start:
+            raise UsageError("ps_train.Server: only protocol='grpc' and start=True are supported.")
+        cluster = _as_cluster(server_or_cluster_def)
+        task = TaskId("chief" if job_name == "master" else str(job_name), int(task_index or 0))
+        logs.start(str(task))
+        _end_with_status_of_errors(self)
+        timeouts = session.Timeouts(startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs)
+        is_main = threading.current_thread() is threading.main_thread()
+        report = Report(task, is_chief=cluster.is_chief(task))
+        self.runtime = start_task(task, cluster, report, timeouts, handle_signals=is_main, config=config)
+        self.has_left = False
+        _servers[self.target] = self
+
+    @property
+    def target(self):
+        """The master for sessions of this process."""
+        return self.runtime.target
+
+    @property
+    def server_def(self):
+        """The task and its cluster, as `ps_train.TaskId` and `ps_train.Cluster`."""
+        return self.runtime.context.task, self.runtime.context.cluster
+
+    def join(self):
+        """On a ps: serves until the job is over, then returns. Ends the process with the task's status otherwise."""
+        try:
+            ps.run(self.runtime)
+        except PsTrainError as error:
+            _say(error)
+            raise SystemExit(error.exit_status) from None
+        finally:
+            self.runtime.guard.finish()
+        log.info("%s", self.runtime.report.reason)
+
+    def leave(self, state, exit_status, reason):
+        """Tells the boards, once, how this task ended."""
+        if not self.has_left and self.runtime.context.task.job != "ps":
+            self.has_left = True
+            worker.leave(self.runtime, state, exit_status, reason)
+
+
+def _as_cluster(spec):
+    if isinstance(spec, Cluster):
+        return spec
+    return Cluster.from_dict(spec.as_dict() if hasattr(spec, "as_dict") else spec)
+
+
+def _say(error):
+    level = log.info if isinstance(error, StoppedError) else log.error
+    level("%s (status %d)", error, error.exit_status)
+
+
+def _end_with_status_of_errors(task_server):
+    """From here on an uncaught PsTrainError ends the process with its line and status; others show their traceback."""
+    previous = sys.excepthook
+
+    def hook(kind, error, trace):
+        status = getattr(error, "exit_status", EXIT_PERMANENT)
+        is_ours = isinstance(error, PsTrainError)
+        _say(error) if is_ours else previous(kind, error, trace)
+        if hasattr(task_server, "runtime"):
+            task_server.leave("stopped" if isinstance(error, StoppedError) else "failed", status, f"{error}")
+        if is_ours:
+            sys.stdout.flush()
+            os._exit(status)
+
+    sys.excepthook = hook
+    atexit.register(lambda: _leave_at_exit(task_server))
+
+
+def _leave_at_exit(task_server):
+    if hasattr(task_server, "runtime") and task_server.runtime.monitor.get("state") in ("training", "ending"):
+        task_server.leave("failed", EXIT_PERMANENT, "the script ended without closing its session")
+
+
+class _LeaveHook(tf1.train.SessionRunHook):
+    """The last to end: everything is saved, nothing is left to do."""
+
+    def __init__(self, task_server):
+        self._server = task_server
+
+    def end(self, session):
+        runtime = self._server.runtime
+        if runtime.guard.stop_signal is not None:
+            raise runtime.guard.stopped_error()
+        runtime.guard.finish()
+        self._server.leave(
+            "left", 0, f"global step {runtime.report.global_step}: the script's loop has ended"
+        )
+
+
+def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
+    master="",
+    is_chief=True,
+    checkpoint_dir=None,
+    scaffold=None,
+    hooks=None,
+    chief_only_hooks=None,
+    save_checkpoint_secs=_UNSET,
+    save_summaries_steps=_UNSET,
+    save_summaries_secs=_UNSET,
+    config=None,
+    stop_grace_period_secs=120,
+    log_step_count_steps=100,
+    max_wait_secs=7200,
+    save_checkpoint_steps=_UNSET,
+    summary_dir=None,
+    save_graph_def=True,
+):
+    """A session on the cluster, in the place of `tf.train.MonitoredTrainingSession` and with its arguments.
+
+    Returns when the model is ready: initialized, restored, or found alive. In the `with` block, `should_stop`, hooks,
+    OutOfRangeError and so on work as with TensorFlow's. The hooks of `ps_train.SyncReplicasOptimizer` are added if they
+    are not among `hooks`.
+
+    Args:
+      master: `target` of this process's `ps_train.Server`.
+      is_chief: must agree with the cluster (the chief job, or else worker 0).
+      checkpoint_dir: where the chief saves and restores; None: nothing is saved.
+      scaffold: `tf1.train.Scaffold`; its saver, init_op, init_feed_dict, init_fn and local_init_op are used.
+      hooks, chief_only_hooks: lists of SessionRunHook.
+      save_checkpoint_secs, save_checkpoint_steps: periods; default every 600 s.
+      save_summaries_steps, save_summaries_secs: period of summaries; default every 100 steps.
+      config: `tf1.ConfigProto`; given without device filters, this task's are added.
+      stop_grace_period_secs, max_wait_secs, save_graph_def: accepted; the bounds are those of the Server.
+      log_step_count_steps: period of the steps/s summary.
+      summary_dir: default `checkpoint_dir`.
+
+    Returns:
+      `tf1.train.MonitoredSession`.
+
+    Raises:
+      UsageError: `master` is not the target of a `ps_train.Server` of this process, or is_chief disagrees.
+      PeerLostError, ModelError: see `session`.
+    """
+    task_server = _server_for(master, is_chief)
+    runtime = task_server.runtime
+    runtime.config = config if config is not None else runtime.config
+    global_step = tf1.train.get_or_create_global_step()
+    user_hooks = [*(hooks or []), *((chief_only_hooks or []) if is_chief else [])]
+    saving = _saving(
+        checkpoint_dir, save_checkpoint_steps, save_checkpoint_secs, summary_dir, save_summaries_steps,
+        save_summaries_secs, log_step_count_steps,
+    )  # fmt: skip
+    optimizers = tf1.get_collection(session.COLLECTION)
+    runtime.guard.release = worker.make_release(runtime, optimizers)
+    step_hook = StepHook(runtime.report, runtime.monitor, runtime.guard, global_step)
+    return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))
+
+
+def _server_for(master, is_chief):
+    if master not in _servers:
+        raise UsageError(
+            f"master={master!r} is not the target of a ps_train.Server of this process. Make one first: "
+            "server = ps_train.Server(cluster, job_name, task_index), and pass server.target."
+        )
+    task_server = _servers[master]
+    context = task_server.runtime.context
+    if bool(is_chief) != context.is_chief:
+        raise UsageError(
+            f"is_chief={is_chief} for {context.task}, but the chief of this cluster is {context.cluster.chief_task}. "
+            f"Pass is_chief={context.is_chief}."
+        )
+    return task_server
+
+
+def _saving(
+    checkpoint_dir, save_steps, save_secs, summary_dir, summary_steps, summary_secs, rate_steps
+):  # fmt: skip
+    if save_steps is _UNSET and save_secs is _UNSET:
+        save_steps, save_secs = None, DEFAULT_SAVE_SECS
+    if summary_steps is _UNSET and summary_secs is _UNSET:
+        summary_steps, summary_secs = 100, None
+    values = [
+        None if value is _UNSET else value for value in (save_steps, save_secs, summary_steps, summary_secs)
+    ]
+    return session.Saving(
+        checkpoint_dir,
+        values[0],
+        values[1],
+        summary_dir=summary_dir or checkpoint_dir,
+        summary_steps=values[2],
+        summary_secs=values[3],
+        rate_steps=rate_steps,
+    )

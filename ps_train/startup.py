@@ -1,0 +1,68 @@
+"""Starts this process as one task: server, beats, guard. What the command line and the library have in common.
+
+runtime = start_task(TaskId("worker", 1), cluster, Report(...))
+...                                    # build, train or serve
+runtime.guard.finish()
+"""
+
+from ps_train import server, session, task_context, worker
+from ps_train.board import Board
+from ps_train.liveness import Guard, Monitor
+from ps_train.logs import log
+
+
+def start_task(
+    task,
+    cluster,
+    report,
+    timeouts=None,
+    update="async",
+    replicas_to_aggregate=None,
+    report_file=None,
+    handle_signals=True,
+    config=None,
+):
+    """Starts the task.
+
+    Args:
+      task: TaskId in `cluster`.
+      cluster: Cluster.
+      report: Report, written to `report_file` if the guard has to end the process.
+      timeouts: session.Timeouts.
+      update, replicas_to_aggregate: the job's update rule.
+      report_file: path or None.
+      handle_signals: whether SIGINT and SIGTERM are taken; only possible in the main thread.
+      config: `tf1.ConfigProto` for server and sessions.
+
+    Returns:
+      session.TaskRuntime, its monitor and guard running.
+
+    Raises:
+      UsageError: the task is not in the cluster.
+      PeerLostError: its port is taken.
+    """
+    context = task_context.TaskContext(task, cluster, update, replicas_to_aggregate)
+    task_context.set_current(context)
+    tf_server = server.start_server(cluster, task, config)
+    monitor = _make_monitor(task, cluster)
+    timeouts = timeouts or session.Timeouts()
+    runtime = session.TaskRuntime(context, tf_server.target, monitor, None, report, timeouts, config)
+
+    def leave_at_once(status, reason):
+        monitor.post(state="failed", exit_status=status, reason=reason)
+        monitor.flush(1.0)
+        report.write(report_file, status, reason)
+
+    judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
+    runtime.guard = Guard(judge, leave_at_once)
+    runtime.guard.start(handle_signals)
+    monitor.start()
+    log.info("listening at %s", cluster.address(task))
+    return runtime
+
+
+def _make_monitor(task, cluster):
+    if task.job != "ps":
+        return Monitor(task, [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks])
+    port = cluster.address(task).rsplit(":", 1)[1]
+    return Monitor(task, [Board(f"localhost:{port}", task)], cluster=cluster.as_dict())
