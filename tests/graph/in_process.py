@@ -1,0 +1,133 @@
+"""A cluster of TensorFlow servers in this process, with a thread for each worker: what the tests of `updates` run on.
+
+servers = Servers(num_ps=2, num_workers=3)
+job = Job(servers, "name of the test", build, quorum=2)     # build(worker's number) in each worker's graph
+job.run_workers(lambda k, session, optimizer: ...)          # the chief's update loop serves them; bounded
+"""
+
+import contextlib
+import socket
+import threading
+import traceback
+
+from ps_train import placement, task_context
+from ps_train.cluster import Cluster
+from ps_train.compat import tf, tf1
+from ps_train.updates.sync import MemberHook, SyncReplicasOptimizer, UpdateLoop
+
+DEADLINE_SECS = 60
+
+
+def free_addresses(count):
+    """Distinct addresses on this host on which nothing listens."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+class Servers:
+    """Running servers; they live as long as the process, so that one set does for a module."""
+
+    def __init__(self, num_ps, num_workers):
+        addresses = free_addresses(num_ps + num_workers)
+        self.cluster = Cluster.from_hosts(addresses[:num_ps], addresses[num_ps:])
+        spec = tf.train.ClusterSpec(self.cluster.as_dict())
+        self._servers = {
+            task: tf1.train.Server(spec, job_name=task.job, task_index=task.index)
+            for task in self.cluster.tasks
+        }
+
+    def target(self, task):
+        return self._servers[task].target
+
+
+class Job:
+    """One graph and session for each worker, on resources of its own on the servers.
+
+    Args:
+      servers: Servers.
+      name: tells this job's variables, accumulators and queues apart from those of other jobs.
+      build: called with the worker's number in each worker's graph; returns (optimizers or one, whatever else).
+    """
+
+    def __init__(self, servers, name, build):
+        self.servers, self.optimizers, self.built, self.sessions = servers, [], [], []
+        before = task_context.current_or_none()
+        try:
+            for task in servers.cluster.training_tasks:
+                context = task_context.TaskContext(task, servers.cluster, "sync")
+                task_context.set_current(context)
+                graph = tf1.Graph()
+                with graph.as_default(), graph.container(name), placement.scope(context):
+                    tf1.train.get_or_create_global_step()
+                    optimizers, built = build(context.replica)
+                    local_init = tf1.local_variables_initializer()
+                    if isinstance(optimizers, SyncReplicasOptimizer):
+                        optimizers = [optimizers]
+                    if context.is_chief:
+                        init = tf1.global_variables_initializer()
+                        self._token_counts = [queue.size() for queue in optimizers[0].ledger._tokens]
+                self.optimizers.append(optimizers)
+                self.built.append(built)
+                self.sessions.append(self._session(task, graph))
+                if context.is_chief:
+                    self.sessions[0].run(init)
+                self.sessions[-1].run(local_init)
+        finally:
+            task_context._current[:] = [before] if before else []
+        for optimizer in self.optimizers[0]:
+            optimizer.reset(self.sessions[0])
+
+    def _session(self, task, graph):
+        config = tf1.ConfigProto(device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"])
+        return tf1.Session(self.servers.target(task), graph=graph, config=config)
+
+    def join(self, k):
+        """Worker k joins the rounds, as its session's hook does."""
+        for optimizer in self.optimizers[k]:
+            MemberHook(optimizer).after_create_session(self.sessions[k], None)
+
+    def run_workers(self, work, numbers=None):
+        """Calls `work(k, session)` in a thread for each worker that has joined; serves them; raises what they raise."""
+        numbers = range(len(self.sessions)) if numbers is None else numbers
+        chief = self.servers.cluster.chief_task
+        coordinator = tf1.train.Coordinator()
+        loops = [
+            UpdateLoop(o, lambda: self._session(chief, self.sessions[0].graph)) for o in self.optimizers[0]
+        ]
+        failures = []
+
+        def run(k):
+            try:
+                self.join(k)
+                work(k, self.sessions[k])
+                for optimizer in self.optimizers[k]:
+                    MemberHook(optimizer).end(self.sessions[k])
+            except BaseException:
+                failures.append(traceback.format_exc())
+
+        threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in numbers]
+        try:
+            for loop in loops:
+                loop.after_create_session(self.sessions[0], coordinator)
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(DEADLINE_SECS)
+            states = [o.snapshot(self.sessions[0]) for o in self.optimizers[0]]
+            assert not failures, "\n".join(failures)
+            assert not any(t.is_alive() for t in threads), f"stuck after {DEADLINE_SECS} s: {states}"
+        finally:
+            for loop in loops:
+                loop.end(self.sessions[0])
+        coordinator.raise_requested_exception()
+
+    def tokens_left(self):
+        """How many tokens wait for each worker, of the first optimizer."""
+        return self.sessions[0].run(self._token_counts)
+
+    def close(self):
+        for session in self.sessions:
+            session.close()
