@@ -109,17 +109,19 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         context = task_context.current()
         self._global_step = global_step
         count = len(tf1.get_collection(COLLECTION))
-        with tf1.name_scope(None, self._name):
+        with tf1.device(context.worker_device):
+            before = tf.no_op("before_step")  # a caller's control dependencies, as UPDATE_OPS, are the step's alone:
+        with tf1.control_dependencies(None), tf1.name_scope(None, self._name):  # the update would read input
             self.ledger = Ledger(
                 f"ps_train_sync{count}", self._total_num_replicas, self._replicas_to_aggregate,
                 context.replica, context.control_device,
             )  # fmt: skip
-            train_op = self._build(grads_and_vars, context)
+            train_op = self._build(grads_and_vars, context, before)
         self._gradients_applied = True
         tf1.add_to_collection(COLLECTION, self)
         return train_op
 
-    def _build(self, grads_and_vars, context):
+    def _build(self, grads_and_vars, context, before):
         with tf1.device(context.worker_device):
             self._stamp = tf1.Variable(
                 lambda: tf.constant(REFUSED, tf.int64), trainable=False, use_resource=True, name="stamp",
@@ -135,7 +137,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             with tf1.device(variable.device):
                 arrived.append(_identity(gradient))
                 accumulators.append((_accumulator_for(self.ledger, gradient, variable), variable.device))
-        with tf1.control_dependencies([_barrier(arrived)]):
+        with tf1.control_dependencies([_barrier(arrived), before]):
             granted = self.ledger.claim(stamp)
         pushes = []
         for gradient, (accumulator, device) in zip(arrived, accumulators, strict=True):
