@@ -18,7 +18,7 @@ def latest_checkpoint(train_dir):
     if not train_dir:
         return None
     try:
-        with open(os.path.join(train_dir, "checkpoint"), encoding="utf-8") as file:
+        with open(os.path.join(train_dir, "checkpoint"), encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
