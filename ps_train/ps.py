@@ -73,7 +73,7 @@ class Verdict:
         bound = self._timeouts.shutdown_timeout_secs if job else self._timeouts.peer_timeout_secs
         active = [
             name for name, record in joined.items()
-            if record["state"] not in ("left", "failed") and view.age(name) <= bound
+            if record["state"] not in ("left", "failed", "stopped") and view.age(name) <= bound
         ]  # fmt: skip
         if job.get("is_over") and not active:
             return f"the job is over: {job.get('reason', '')}"

@@ -14,7 +14,7 @@ from ps_train import graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
 from ps_train.errors import EXIT_PERMANENT, ModelError, PeerLostError, PsTrainError
-from ps_train.hooks import StepHook
+from ps_train.hooks import StepHook, StepRunner
 from ps_train.logs import log
 from ps_train.updates.ledger import REFUSED
 
@@ -55,11 +55,11 @@ def run(runtime, config, model):
             summary_steps=SUMMARY_STEPS,
             rate_steps=SUMMARY_STEPS,
         )
-        training_session = session.make(runtime, step_hook, saving, hooks=ops.hooks)
-        with training_session as sess:
+        runner = StepRunner(ops, step_hook, fetches, always=bool(ops.hooks))
+        with session.make(runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner) as sess:
             try:
-                while not sess.should_stop():
-                    sess.run(ops.step)
+                while not sess.should_stop() and not runner.is_done:
+                    sess.run_step_fn(runner.run)
             except tf.errors.OutOfRangeError:
                 report.reason = (
                     f"global step {report.global_step}: data used up after {report.local_steps} local steps"
@@ -147,13 +147,18 @@ def leave(runtime, state, exit_status, reason):
 def explain(error):
     """The user's error behind an exception of the session, as a ModelError in one line."""
     if isinstance(error, tf.errors.OpError):
-        lines = [line for line in error.message.strip().splitlines() if line.strip()]
-        text = next(
-            (line for line in lines if not line.startswith(("Graph execution error", "Detected at"))), ""
-        )
         where = _user_frame(error.op)
-        return ModelError(f"{type(error).__name__}{where}: {text[:600]}")
+        return ModelError(f"{type(error).__name__}{where}: {_cause(error.message)[:600]}")
     return ModelError(f"{type(error).__name__}: {error}")
+
+
+def _cause(message):
+    """The line of TensorFlow's message that says what was wrong: the first below the stack of the op's making."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
+    lines = lines[nodes[-1] + 1 :] if nodes else lines
+    headers = ("Graph execution error", "From /job:", "2 root error(s) found")
+    return next((line for line in lines if not line.startswith(headers)), "")
 
 
 def _user_frame(op):

@@ -1,0 +1,274 @@
+"""Waits, links, views and the guard, with the clock in the test's hand."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from fakes import Clock, FakeGuard
+
+from ps_train import liveness
+from ps_train.board import BoardError
+from ps_train.cluster import TaskId
+from ps_train.errors import PeerLostError, PsTrainError, StoppedError
+from ps_train.liveness import Guard, Link, Monitor, View, wait_until
+
+pytestmark = pytest.mark.graph
+PS = TaskId("ps", 0)
+
+
+@pytest.fixture
+def lines(caplog, monkeypatch):
+    """Messages of ps_train's log so far."""
+    monkeypatch.setattr(liveness.log, "propagate", True)
+    caplog.set_level(logging.INFO, logger="ps_train")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def wait(condition, clock, timeout_secs=25, guard=None, describe=lambda: "ps:0 at p0:1 (refused)"):
+    return wait_until(condition, describe, timeout_secs, guard, clock, clock.sleep)
+
+
+def test_wait_gives_the_condition_s_value_at_once(lines):
+    clock = Clock()
+    assert wait(lambda: "value", clock) == "value"
+    assert clock.slept == [] and lines() == []
+
+
+def test_wait_ends_when_the_condition_holds(lines):
+    clock = Clock()
+    assert wait(lambda: clock.now >= 1001.5, clock)
+    assert 1001.5 <= clock.now < 1001.7
+    assert lines() == [], "a short wait is no news"
+
+
+def test_wait_says_after_two_seconds_and_then_every_ten(lines):
+    clock = Clock()
+    with pytest.raises(PeerLostError) as raised:
+        wait(lambda: False, clock)
+    assert str(raised.value) == "gave up after 25 s of waiting for ps:0 at p0:1 (refused)"
+    assert 1025 < clock.now < 1025.3
+    assert lines() == [
+        f"waiting for ps:0 at p0:1 (refused): {secs} s so far, giving up after 25 s" for secs in (2, 12, 22)
+    ]
+
+
+def test_wait_describes_anew_for_each_line(lines):
+    clock = Clock()
+    wait(lambda: clock.now > 1013, clock, describe=lambda: f"something at {clock.now:.0f}")
+    assert [line.split(":")[0] for line in lines()] == [
+        "waiting for something at 1002",
+        "waiting for something at 1012",
+    ]
+
+
+def test_wait_ends_with_what_the_guard_has_decided():
+    clock, guard = Clock(), FakeGuard(StoppedError("stopped by SIGTERM", 143))
+    with pytest.raises(StoppedError, match="stopped by SIGTERM"):
+        wait(lambda: False, clock, guard=guard)
+    assert clock.slept == []
+    assert wait(lambda: True, clock, guard=guard), "what is there already is taken"
+
+
+class ScriptedBoard:
+    """Answers with the next of its answers: a list of records, or a reason."""
+
+    task, address = PS, "p0:1"
+
+    def __init__(self, *answers):
+        self.answers, self.written = list(answers), []
+
+    def exchange(self, records, timeout_secs=2.0):
+        self.written.append(records)
+        answer = self.answers.pop(0)
+        if isinstance(answer, str):
+            raise BoardError(answer)
+        return {record["key"]: record for record in answer}
+
+
+def beat(key, number, **fields):
+    return {"key": key, "beat": number, **fields}
+
+
+def test_link_knows_since_when_its_ps_is_silent():
+    clock = Clock()
+    link = Link(ScriptedBoard("refused", [], "closed"), clock)
+    assert (link.reason, link.was_up, link.is_up) == ("not tried yet", False, False)
+    clock.now += 3
+    assert not link.exchange([])
+    assert (link.reason, link.silent_secs(), link.was_up) == ("refused", 3, False)
+    assert link.exchange([])
+    assert (link.silent_secs(), link.is_up, link.was_up) == (0, True, True)
+    clock.now += 4
+    assert not link.exchange([])
+    assert (link.reason, link.silent_secs(), link.is_up) == ("closed", 4, True)
+    clock.now += 1
+    assert not link.is_up and link.was_up
+
+
+def test_age_of_a_record_is_by_the_observers_clock():
+    """It counts from when the record was seen to change, whatever the beat's number."""
+    clock = Clock()
+    link = Link(ScriptedBoard(*[[beat("worker:0", n), beat("worker:1", 7)] for n in (900, 20, 20)]), clock)
+    for _ in range(3):
+        link.exchange([])
+        clock.now += 10
+    records, ages = link.read()
+    assert records["worker:0"]["beat"] == 20
+    assert ages == {"worker:0": 20, "worker:1": 30}
+
+
+def test_view_takes_the_newest_record_and_the_least_age():
+    clock = Clock()
+    early = Link(ScriptedBoard([beat("worker:0", 1, step=5), beat("worker:1", 3)]), clock)
+    late = Link(ScriptedBoard([beat("worker:0", 2, step=6)]), clock)
+    early.exchange([])
+    clock.now += 4
+    late.exchange([])
+    view = View([early, late])
+    assert view.record("worker:0")["step"] == 6 and view.age("worker:0") == 0
+    assert view.record(TaskId("worker", 1))["beat"] == 3 and view.age("worker:1") == 4
+    assert view.record("worker:2") == {} and view.age("worker:2") == float("inf")
+    assert View([early, late]).records == View([late, early]).records
+
+
+def test_monitor_writes_its_record_and_what_it_publishes():
+    board = ScriptedBoard([], [], [])
+    monitor = Monitor(TaskId("worker", 1), [board], cluster={"ps": {}})
+    monitor.post(state="training", step=12)
+    monitor.publish("job", is_over=True)
+    assert monitor.flush(1)
+    own, job = board.written[0]
+    assert (own["key"], own["state"], own["step"], own["run"]) == ("worker:1", "training", 12, monitor.run_id)
+    assert (own["pid"], own["cluster"]) == (os.getpid(), {"ps": {}})
+    assert (job["key"], job["is_over"]) == ("job", True)
+    assert monitor.get("step") == 12 and monitor.get("nothing") is None
+    monitor.flush(1)
+    again, job_again = board.written[1]
+    assert again["beat"] > own["beat"], "each write is a beat"
+    assert job_again == job, "what is published keeps the age of its news"
+
+
+def test_monitor_flush_says_when_a_board_did_not_answer():
+    monitor = Monitor(TaskId("worker", 1), [ScriptedBoard("refused")])
+    assert not monitor.flush(1)
+
+
+def test_ps_runs_leaves_out_who_is_not_up():
+    boards = [ScriptedBoard([beat("ps:0", 1, run="a")]), ScriptedBoard("refused")]
+    boards[1].task = TaskId("ps", 1)
+    monitor = Monitor(TaskId("worker", 1), boards)
+    monitor.flush(1)
+    assert monitor.ps_runs() == {"ps:0": "a"}
+    assert monitor.link(TaskId("ps", 1)).reason == "refused"
+
+
+# The guard.
+
+
+def test_guard_raises_what_was_decided():
+    guard = Guard(lambda: None, None)
+    guard.check()
+    assert not guard.should_stop
+    guard.stop_signal = signal.SIGINT
+    with pytest.raises(StoppedError) as raised:
+        guard.check()
+    assert (str(raised.value), raised.value.exit_status) == ("stopped by SIGINT", 130)
+    guard.failure = PeerLostError("ps:0 is gone")
+    with pytest.raises(PeerLostError, match="ps:0 is gone"):
+        guard.check()
+    assert guard.should_stop
+
+
+def test_guard_keeps_the_judge_s_first_error_and_releases():
+    guard = Guard(lambda: PeerLostError("lost"), None)
+    released = []
+    guard.release = lambda: released.append(True)
+    guard._ask_judge()
+    assert str(guard.failure) == "lost" and released == [True]
+
+
+def test_guard_survives_a_judge_and_a_release_with_faults():
+    def fault():
+        raise KeyError("x")
+
+    guard = Guard(fault, None)
+    guard.release = fault
+    guard._ask_judge()
+    assert str(guard.failure) == "internal error in the guard: KeyError('x')"
+    assert isinstance(guard.failure, PsTrainError) and guard.failure.exit_status == 1
+
+
+def test_nothing_is_judged_after_the_end():
+    guard = Guard(lambda: PeerLostError("the others have ended, too"), None)
+    guard.finish()
+    guard._ask_judge()
+    guard.check()
+
+
+CHILD = """
+    import signal, sys, threading, time
+    from ps_train import logs
+    from ps_train.errors import PeerLostError, PsTrainError
+    from ps_train.liveness import Guard
+
+    logs.start("worker:0")
+    kind = sys.argv[1]
+    judge = (lambda: PeerLostError("ps:0 is gone")) if kind == "judge" else (lambda: None)
+    guard = Guard(judge, lambda status, reason: print("report", status, reason, flush=True), grace_secs=0.5)
+    released = threading.Event()
+    guard.release = released.set
+    guard.start()
+    print("ready", flush=True)
+    lock = threading.Lock()
+    lock.acquire()
+    if kind == "orderly":
+        released.wait()                        # as a wait that the release ends
+        try:
+            guard.check()
+        except PsTrainError as error:
+            guard.finish()
+            print("orderly", error.exit_status, error, flush=True)
+            sys.exit(error.exit_status)
+    while True:                                # as session.run on a frozen ps: runs no signal handler of Python
+        lock.acquire()
+"""
+
+
+def run_child(kind, *signals):
+    """(status, lines on stdout after "ready") of a process with a guard."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CHILD), kind],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout.readline() == "ready\n", child.communicate(timeout=10)[1]
+        for number in signals:
+            child.send_signal(number)
+        out, err = child.communicate(timeout=30)
+        assert "Traceback" not in err, err
+        return child.returncode, out.splitlines(), err
+    finally:
+        child.kill()
+        child.wait(10)
+
+
+def test_signal_ends_a_wait_in_order():
+    status, lines, err = run_child("orderly", signal.SIGTERM)
+    assert (status, lines) == (143, ["orderly 143 stopped by SIGTERM"])
+    assert "worker:0 SIGTERM: ending in order; a second signal ends at once" in err
+
+
+def test_signal_ends_a_main_thread_that_is_stuck():
+    status, lines, err = run_child("stuck", signal.SIGINT)
+    assert (status, lines) == (130, ["report 130 stopped by SIGINT"])
+    assert "error: stopped by SIGINT, and the main thread did not end in time: leaving" in err
+
+
+def test_judge_ends_a_main_thread_that_is_stuck():
+    status, lines, err = run_child("judge")
+    assert (status, lines) == (138, ["report 138 ps:0 is gone"])
+    assert "error: ps:0 is gone, and the main thread did not end in time: leaving" in err

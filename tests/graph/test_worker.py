@@ -1,0 +1,124 @@
+"""What a worker's guard judges from the boards, and how a user's error is told."""
+
+import re
+
+import pytest
+from fakes import FakeLink, FakeMonitor, FakeRuntime, FakeView
+
+from ps_train import worker
+from ps_train.cluster import TaskId
+from ps_train.compat import tf, tf1
+
+pytestmark = pytest.mark.graph
+OK = {"state": "training", "step": 9}
+
+
+def judge(records=None, ages=None, links=(), state="training", task="worker:1", **options):
+    """(message, exit status) of the judgement, or None."""
+    monitor = FakeMonitor(FakeView(records or {}, ages), links, state=state)
+    failure = worker.judge(FakeRuntime(task, monitor=monitor, peer_timeout_secs=60, **options))
+    return failure and (str(failure), failure.exit_status)
+
+
+def test_all_is_well():
+    assert judge({"worker:0": OK, "worker:2": OK}, {"worker:0": 59}) is None
+
+
+def test_a_silent_ps():
+    links = [FakeLink(TaskId("ps", 0), "p0:1"), FakeLink(TaskId("ps", 1), "p1:1", silent_secs=61)]
+    assert judge({"worker:0": OK}, links=links) == (
+        "ps:1 at p1:1 has been gone for 60 s: connection refused (nothing listens there)", 138,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["starting", None])
+def test_bring_up_has_its_own_bounds(state):
+    links = [FakeLink(TaskId("ps", 0), "p0:1", silent_secs=99)]
+    assert judge({"worker:0": OK}, {"worker:0": 99}, links, state=state) is None
+
+
+@pytest.mark.parametrize("state", ["starting", "training"])
+def test_a_failure_for_good_is_named_by_all(state):
+    record = {"state": "failed", "exit_status": 1, "reason": "ModelError: no loss"}
+    assert judge({"worker:2": record}, state=state) == ("worker:2 failed: ModelError: no loss", 1)
+    assert judge({"worker:1": record}, state=state) is None, "its own record of an earlier start"
+
+
+def test_a_failure_that_may_heal():
+    assert judge({"worker:0": OK, "worker:2": {"state": "failed", "exit_status": 138}}) is None
+
+
+def test_the_chief_is_needed_in_async():
+    assert judge({"worker:0": OK}, {"worker:0": 61}) == (
+        "worker:0 at w0:1 has been gone for 60 s (last at step 9)", 138,
+    )  # fmt: skip
+
+
+def test_another_worker_is_not_needed_in_async():
+    assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}) is None
+    assert judge({"worker:1": OK, "worker:2": OK}, {"worker:2": 61}, task="worker:0") is None
+
+
+def test_everyone_is_needed_in_sync():
+    assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync") == (
+        "worker:2 at w2:1 has been gone for 60 s (last at step 9)", 138,
+    )  # fmt: skip
+
+
+def test_a_backup_worker_is_not_needed():
+    assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=2) is None
+    assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=3) is not None
+
+
+def test_who_has_left_is_not_missed():
+    gone = {"state": "left", "step": 50}
+    assert (
+        judge({"worker:0": gone, "worker:2": gone}, {"worker:0": 99, "worker:2": 99}, update="sync") is None
+    )
+
+
+def test_who_never_came_is_not_judged_here():
+    assert judge({"worker:0": OK}, update="sync") is None
+
+
+def test_nobody_is_missed_when_the_job_is_over():
+    assert judge({"worker:0": OK, "job": {"is_over": True}}, {"worker:0": 99}) is None
+
+
+# How a user's error is told.
+
+
+@pytest.mark.parametrize("has_server", [False, True])
+def test_error_of_the_users_op_names_it_its_line_and_its_cause(has_server):
+    """With a server the cause stands below the stack of the op's making and the task's name."""
+    target = tf1.train.Server.create_local_server().target if has_server else ""
+    with tf1.Graph().as_default(), tf1.Session(target) as session:
+        x = tf1.placeholder(tf.float32, [None])
+        y = tf.reshape(x, [7], name="week")
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            session.run(y, {x: [1.0]})
+    error = worker.explain(raised.value)
+    assert error.exit_status == 1
+    assert re.fullmatch(
+        rf"InvalidArgumentError in op week \(made at {re.escape(__file__)}:\d+\): "
+        "Input to reshape is a tensor with 1 values, but the requested shape has 7",
+        str(error),
+    )
+
+
+def test_error_of_the_users_python_function():
+    def parse(i):
+        return {}[int(i)]
+
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        data = tf.data.Dataset.range(3).map(lambda i: tf.numpy_function(parse, [i], tf.int64))
+        following = tf1.data.make_one_shot_iterator(data).get_next()
+        with pytest.raises(tf.errors.UnknownError) as raised:
+            session.run(following)
+    text = str(worker.explain(raised.value))
+    assert text.startswith("UnknownError") and text.endswith("KeyError: 0") and "\n" not in text
+
+
+def test_error_that_is_not_tensorflows():
+    error = worker.explain(ValueError("no such column: age"))
+    assert (str(error), error.exit_status) == ("ValueError: no such column: age", 1)
