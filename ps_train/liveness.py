@@ -28,6 +28,7 @@ from ps_train.logs import Throttle, log
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
+REPEAT_SECS = 0.5
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
@@ -188,7 +189,9 @@ class Guard:
     """Watches over the main thread of a task.
 
     1. A first SIGINT or SIGTERM sets `stop_signal`, calls `release` and leaves the rest to the main thread, which sees it
-       in `check` or `should_stop`; after `grace_secs`, or at a second signal, the process ends at once.
+       in `check` or `should_stop`; after `grace_secs`, or at a second signal, the process ends at once. One that comes
+       within half a second of the first is no second one: a terminal and a launcher both pass on one request, and Linux
+       sends the signal of a parent's death for each of the parent's threads.
     2. Twice a second `judge()` is asked; an error that it returns is kept for `check`, and if the main thread has not
        ended `grace_secs` later, the process ends with the error's status.
 
@@ -202,6 +205,7 @@ class Guard:
         self._judge, self._on_exit, self._grace_secs = judge, on_exit, grace_secs
         self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
         self.stop_signal: int | None = None
+        self._stopped_at: float | None = None
         self.failure: PsTrainError | None = None
         self._decided_at: float | None = None
         self._done = threading.Event()
@@ -263,9 +267,11 @@ class Guard:
         for number in numbers:
             if number not in (signal.SIGINT, signal.SIGTERM):
                 continue
-            if self.stop_signal is not None:
-                self._leave("twice")
-            self.stop_signal = number
+            if self._stopped_at is not None:
+                if time.monotonic() - self._stopped_at >= REPEAT_SECS:
+                    self._leave("twice")
+                continue
+            self.stop_signal, self._stopped_at = number, time.monotonic()
             log.info("%s: ending in order; a second signal ends at once", signal.Signals(number).name)
             self._decide()
 
