@@ -90,8 +90,7 @@ def build_train(context, config, model):
             spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, config.model_params)
             _collect_keras_updates(graph)
             train_op = _build_train_op(spec, context, global_step)
-            with tf1.control_dependencies([train_op]), tf1.device(global_step.device):
-                step_after = global_step.read_value()
+            step_after = _read_step_after(train_op, global_step)
             loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
         optimizers = list(tf1.get_collection(sync.COLLECTION))
         hooks = list(spec.training_hooks or ())
@@ -137,6 +136,14 @@ def _build_train_op(spec, context, global_step):
         )
     with tf1.control_dependencies(updates):
         return optimizer.apply_gradients(gradients, global_step=global_step)
+
+
+def _read_step_after(train_op, global_step):
+    optimizers = tf1.get_collection(sync.COLLECTION)
+    if optimizers:
+        return optimizers[-1].step_after
+    with tf1.control_dependencies([train_op]), tf1.device(global_step.device):
+        return global_step.read_value()
 
 
 def _check_train_op(context):

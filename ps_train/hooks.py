@@ -43,6 +43,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._log_due, self._post_due = Throttle(log_every_secs), Throttle(0.5)
         self._rate = RateMeter(clock)
         self._started = None
+        self.is_reached = self.is_last = False
+        self.step = 0
 
     def begin(self):
         """Adds a reader of the global step if the step does not fetch it itself."""
@@ -59,21 +61,26 @@ class StepHook(tf1.train.SessionRunHook):
         self._started = self._started or self._clock()
         self._rate.start(step)
         if self._is_reached(step):
+            self.is_reached = True
             log.info("global step %d: the target of %d is reached already", step, self._train_steps)
             coord.request_stop()
 
     def before_run(self, run_context):
         """Fetches the step's figures."""
-        if self._guard.should_stop:
-            self._guard.check()
+        if self._guard.failure is not None:
+            raise self._guard.failure
         return self._args
 
     def after_run(self, run_context, run_values):
         """Counts the step; a stop signal or the target ends the loop."""
-        values = run_values.results
+        if self.follow(run_values.results):
+            run_context.request_stop()
+
+    def follow(self, values):
+        """Takes in a step's fetched figures; True if it is the last."""
         report = self._report
         step = int(values["global_step"])
-        report.global_step = step
+        self.step = report.global_step = step
         report.local_steps += 1
         report.examples += int(values.get("examples", 0))
         now = self._clock()
@@ -81,10 +88,10 @@ class StepHook(tf1.train.SessionRunHook):
         if self._post_due.is_due(now):
             self._post(step, values, now)
         if self._is_reached(step):
+            self.is_reached = True
             report.reason = f"global step {step}: target of {self._train_steps} reached"
-            run_context.request_stop()
-        elif self._guard.stop_signal is not None:
-            run_context.request_stop()
+        self.is_last = self.is_reached or self._guard.should_stop
+        return self.is_last
 
     def end(self, session):
         """Shows the last figures."""
@@ -110,6 +117,51 @@ class StepHook(tf1.train.SessionRunHook):
             log.info(
                 "step %d%s%s, %.1f steps/s (%.1f of them here)", step, target, loss, global_rate, local_rate
             )
+
+
+class StepRunner:
+    """Runs steps, most of them without the hooks' machinery, which costs more than a small step's Python.
+
+    `session.run_step_fn(runner.run)` runs steps by a prepared call for `BURST_SECS` and hands each one's figures to the
+    StepHook; a step runs with all hooks when one of them has something to do: every `HOOK_STEPS` local steps, when a
+    checkpoint is due, and always if the user has hooks.
+
+    Args:
+      ops: graph.TrainOps.
+      step_hook: StepHook.
+      fetches: as the StepHook's.
+      always: run every step with all hooks.
+    """
+
+    BURST_SECS = 0.25
+    HOOK_STEPS = 100
+
+    def __init__(self, ops, step_hook, fetches, always=False):
+        self._step, self._step_hook, self._fetches, self._always = ops.step, step_hook, fetches, always
+        self._session = self._call = None
+        self._count = 0
+        self.checkpoint_hook = None
+        self.is_done = False
+
+    def run(self, step_context):
+        """A burst of steps; the step function of `run_step_fn`."""
+        if step_context.session is not self._session:
+            self._session = step_context.session
+            self._call = self._session.make_callable([self._step, self._fetches])
+            self._count = 0
+        end = time.monotonic() + self.BURST_SECS
+        while not self.is_done and time.monotonic() < end:
+            if self._wants_hooks():
+                step_context.run_with_hooks(self._step)
+                self.is_done = self._step_hook.is_last
+            else:
+                self.is_done = self._step_hook.follow(self._call()[1])
+            self._count += 1
+
+    def _wants_hooks(self):
+        if self._always or self._count % self.HOOK_STEPS == 0:
+            return True
+        return self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step)
 
 
 class RateMeter:
@@ -174,13 +226,13 @@ class CheckpointHook(tf1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         """Saves if a period is over."""
-        if self._is_due(int(run_values.results)):
+        if self.is_due(int(run_values.results)):
             self.save_if_due(run_context.session)
 
     def save_if_due(self, session):
         """Reads the step anew and saves if a period is over."""
         step = int(session.run(self._read_step))
-        if self._is_due(step):
+        if self.is_due(step):
             self.save(session, step)
 
     def save(self, session, step):
@@ -199,7 +251,8 @@ class CheckpointHook(tf1.train.SessionRunHook):
             self.save(session, step)
         log.info("saved %s", self._report.checkpoint)
 
-    def _is_due(self, step):
+    def is_due(self, step):
+        """Whether a period is over at this step."""
         if step == self._saved_step:
             return False
         if self._save_steps is not None and (
@@ -238,13 +291,15 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
       monitor: whose boards say who is there.
       others: the other training tasks.
       guard: ends the wait.
+      step_hook: the StepHook, which knows whether the target is reached.
       on_idle: called with the session between looks; saves when it is due.
       stop_secs: once the target is reached, how long a worker may take to leave.
       peer_timeout_secs: see above.
     """
 
-    def __init__(self, monitor, others, guard, on_idle, stop_secs, peer_timeout_secs):
+    def __init__(self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs):
         self._monitor, self._others, self._guard = monitor, others, guard
+        self._step_hook = step_hook
         self._on_idle = on_idle
         self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
         self._is_reached = False
@@ -259,6 +314,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
 
     def end(self, session):
         """Waits."""
+        self._is_reached = self._is_reached or self._step_hook.is_reached
         start = time.monotonic()
         line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
         while not self._guard.should_stop:

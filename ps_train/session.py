@@ -77,7 +77,7 @@ class Saving:
     rate_steps: int | None = None
 
 
-def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None):
+def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, step_runner=None):
     """Makes the session of a training task in the default graph, which it finalizes.
 
     Args:
@@ -87,6 +87,7 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None):
       hooks: the user's.
       scaffold: the user's `tf1.train.Scaffold`; its saver, init and local init ops are used where it has them.
       last_hook: its `end` comes after everything is saved.
+      step_runner: the StepRunner that will run the steps, if any; it is told of the chief's CheckpointHook.
 
     Returns:
       `tf1.train.MonitoredSession`.
@@ -97,13 +98,15 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None):
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:
-        ordered += _chief_hooks(runtime, creator, optimizers, saving)
+        ordered += _chief_hooks(runtime, creator, optimizers, saving, step_hook)
+    if step_runner is not None:
+        step_runner.checkpoint_hook = next((h for h in ordered if isinstance(h, CheckpointHook)), None)
     if last_hook is not None:
         ordered.append(last_hook)
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
-def _chief_hooks(runtime, creator, optimizers, saving):
+def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
     context, timeouts = runtime.context, runtime.timeouts
     savers = []
     if saving.train_dir:
@@ -122,6 +125,7 @@ def _chief_hooks(runtime, creator, optimizers, saving):
         runtime.monitor,
         [task for task in context.cluster.training_tasks if task != context.task],
         runtime.guard,
+        step_hook,
         on_idle=lambda session: [hook.save_if_due(session) for hook in savers],
         stop_secs=timeouts.shutdown_timeout_secs,
         peer_timeout_secs=timeouts.peer_timeout_secs,

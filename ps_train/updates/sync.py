@@ -84,6 +84,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         )
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None
+        self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """Builds the step and the update; returns the op that a worker runs each step.
@@ -110,7 +111,9 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self._global_step = global_step
         count = len(tf1.get_collection(COLLECTION))
         with tf1.device(context.worker_device):
-            before = tf.no_op("before_step")  # a caller's control dependencies, as UPDATE_OPS, are the step's alone:
+            before = tf.no_op(
+                "before_step"
+            )  # a caller's control dependencies, as UPDATE_OPS, are the step's alone:
         with tf1.control_dependencies(None), tf1.name_scope(None, self._name):  # the update would read input
             self.ledger = Ledger(
                 f"ps_train_sync{count}", self._total_num_replicas, self._replicas_to_aggregate,
@@ -147,6 +150,8 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             arrival = self.ledger.arrive(granted)
         with tf1.control_dependencies([arrival]), tf1.device(self.ledger.device):
             token = self.ledger._tokens[self.ledger.replica].dequeue()
+        with tf1.control_dependencies([token]), tf1.device(self._global_step.device):
+            self.step_after = self._global_step.read_value()
         with tf1.device(context.worker_device):
             train_op = self._stamp.assign(token).op
         self.update_op = self._build_update(grads_and_vars, [a for a, _ in accumulators])
