@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from absl.flags import FlagValues
 
-from ps_train.cluster import TaskId
+from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
-from ps_train.errors import UsageError
+from ps_train.errors import ModelError, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
+from ps_train.model.loading import check_exists
 from ps_train.resolvers import Resolved, resolve
 
 Value = TypeVar("Value")
@@ -37,10 +39,28 @@ def run(values: FlagValues) -> int:
     if task is None:
         from ps_train import launcher
 
-        return launcher.run_local(plan.config, values.num_ps, values.num_workers)
+        roles = launcher.Roles(_import_roles, _run_task, _evaluate)
+        return launcher.run_local(plan.config, values.num_ps, values.num_workers, roles)
     from ps_train import runner
 
     return runner.run_task(task, cluster, plan.config)
+
+
+def _import_roles() -> None:
+    """Imports TensorFlow and all that tasks of any job need; starts nothing of its runtime."""
+    from ps_train import evaluator, ps, runner, worker  # noqa: F401
+
+
+def _run_task(task: TaskId, cluster: Cluster, config: TrainConfig) -> int:
+    from ps_train import runner
+
+    return runner.run_task(task, cluster, config)
+
+
+def _evaluate(config: TrainConfig) -> int:
+    from ps_train import evaluator
+
+    return evaluator.run_once(config)
 
 
 def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
@@ -57,6 +77,8 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
         num_workers = None if local_problems else values.num_workers
     if config is not None:
         problems += config.problems(num_workers)
+        if config.model and place is not None and place.task is None:  # a task tells its peers, too
+            _collect(partial(check_exists, config.model), problems)
         if place is not None and place.task == TaskId("evaluator", 0) and not config.train_dir:
             problems.append(
                 "Task evaluator:0 reads checkpoints, but no --train_dir is given. Add --train_dir."
@@ -77,6 +99,6 @@ def _local_problems(values: FlagValues) -> list[str]:
 def _collect(make: Callable[[], Value], problems: list[str]) -> Value | None:
     try:
         return make()
-    except UsageError as error:
+    except (UsageError, ModelError) as error:
         problems.append(str(error))
         return None

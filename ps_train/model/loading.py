@@ -52,6 +52,13 @@ def load_model(path_or_module: str) -> Model:
     return Model(input_fn=input_fn, model_fn=model_fn, name=name, source=source)
 
 
+def check_exists(path_or_module: str) -> None:
+    """Raises ModelError if it is a path and there is no such file: what can be said before anything is imported."""
+    source = os.path.abspath(path_or_module)
+    if _looks_like_path(path_or_module) and not os.path.isfile(source):
+        raise ModelError(_no_file_message(path_or_module, source))
+
+
 def _looks_like_path(path_or_module: str) -> bool:
     separators = {os.sep, os.altsep or os.sep}
     return (
@@ -62,9 +69,8 @@ def _looks_like_path(path_or_module: str) -> bool:
 
 
 def _import_file(path: str) -> tuple[types.ModuleType, str]:
+    check_exists(path)
     source = os.path.abspath(path)
-    if not os.path.isfile(source):
-        raise ModelError(_no_file_message(path, source))
     directory = os.path.dirname(source)
     if directory not in sys.path:
         sys.path.insert(0, directory)

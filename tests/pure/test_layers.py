@@ -16,7 +16,7 @@ LAYERS = (
     "cluster logs",
     "config model net board reports datasets checkpoints",
     "task_context",
-    "resolvers placement inputs transport updates server process liveness builtin_model",
+    "resolvers placement inputs transport updates server process progress command_lines liveness builtin_model",
     "hooks",
     "graph session launcher",
     "worker ps evaluator",

@@ -1,0 +1,55 @@
+"""Free ports of this host, kept free until the tasks that are to listen there do.
+
+    with reserve_ports(3) as ports:
+        start_tasks(ports)  # each listens at its port while the reservation lasts
+
+A port that was merely found free can be lost before its task listens: to another launcher, or as the source port of an
+outgoing connection (a client that tries a loopback port of the ephemeral range until its server is up can even connect to
+itself). So on Linux the port stays bound, without listening: neither the kernel nor another reservation gives it away,
+and a server binds there all the same, because both sockets have SO_REUSEADDR by then and only one listens. Elsewhere that
+rule is another one, and the ports are let go before they are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def reserve_ports(count: int) -> Iterator[list[int]]:
+    """Reserves `count` different TCP ports that are free on every interface, IPv4 and IPv6, for the `with` block."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(_bound_socket()) for _ in range(count)]
+        ports = [sock.getsockname()[1] for sock in sockets]
+        if sys.platform != "linux":
+            held.close()
+        yield ports
+
+
+def _bound_socket() -> socket.socket:
+    """A socket at a port that nobody else has; others may bind there from now on if they set SO_REUSEADDR."""
+    sock = _dual_stack_socket() or _bind(socket.AF_INET, "0.0.0.0")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # before the bind it would share a taken port
+    return sock
+
+
+def _dual_stack_socket() -> socket.socket | None:
+    try:
+        return _bind(socket.AF_INET6, "::")
+    except OSError:  # this host has no IPv6
+        return None
+
+
+def _bind(family: socket.AddressFamily, host: str) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((host, 0))
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,326 @@
+"""`python -m ps_train` without a job name: a whole cluster on this host, and every way it can end.
+
+Each launcher runs with a mark in its environment, by which its tasks are found in /proc whoever their parent is by then;
+whatever is left of them at the end of a test is killed.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not pathlib.Path("/proc/self/environ").exists(), reason="finds the tasks in /proc"),
+]
+
+DEADLINE_SECS = 90
+SLOW_MODEL = """\
+import time
+from ps_train import builtin_model, ModelSpec
+from ps_train.compat import tf
+
+def input_fn(context):
+    def wait(image, label):
+        time.sleep(0.02)
+        return image, label
+    data = builtin_model.input_fn(context)
+    slow = lambda image, label: tf.numpy_function(wait, [image, label], [tf.float32, tf.int64])
+    shaped = lambda image, label: (tf.ensure_shape(image, [None, 64]), tf.ensure_shape(label, [None]))
+    return data.map(slow).map(shaped)
+
+model_fn = builtin_model.model_fn
+"""
+RAISING_MODEL = """\
+from ps_train.builtin_model import input_fn
+
+def model_fn(features, labels, mode, params):
+    units = params["unitz"]
+"""
+
+
+class Launcher:
+    """A launcher's process, its output in files, and its tasks."""
+
+    def __init__(self, folder, *args, env=None, stdout=None):
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.out_path, self.err_path = folder / "launcher.out", folder / "launcher.err"
+        out = stdout if stdout is not None else open(self.out_path, "wb")
+        full_env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        full_env |= {"CUDA_VISIBLE_DEVICES": "-1", "LAUNCHER_MARK": self.mark, **(env or {})}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ps_train", *args], cwd=folder, env=full_env, stdin=subprocess.DEVNULL,
+            stdout=out, stderr=out if stdout is not None else open(self.err_path, "wb"), start_new_session=True,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in [self.process.pid, *self.pids()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    @property
+    def out(self):
+        return self.out_path.read_text()
+
+    @property
+    def err(self):
+        return self.err_path.read_text()
+
+    def pids(self):
+        """Process ids with this launcher's mark, its own left out."""
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                pid = int(path.parent.name)
+                if self.mark.encode() in path.read_bytes() and pid != self.process.pid:
+                    found.append(pid)
+        return found
+
+    def wait(self, secs=DEADLINE_SECS):
+        try:
+            return self.process.wait(secs)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the launcher still runs after {secs} s\n{self.tails()}")
+
+    def wait_for(self, condition, what, secs=DEADLINE_SECS):
+        deadline = time.monotonic() + secs
+        while not condition():
+            if time.monotonic() > deadline or self.process.poll() not in (None, -signal.SIGKILL):
+                pytest.fail(f"no {what} (launcher's status {self.process.poll()})\n{self.tails()}")
+            time.sleep(0.05)
+
+    def wait_for_training(self):
+        self.wait_for(lambda: re.search(r"step [1-9]\d*[/,].*worker:1 training", self.out), "step")
+
+    def tails(self):
+        paths = [self.out_path, self.err_path, *sorted(self.folder.glob("**/logs/*.log"))]
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in paths if path.exists()
+        )
+
+
+@pytest.fixture
+def slow_model(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW_MODEL)
+    return f"--model={path.name}"
+
+
+def steps_of(train_dir):
+    return sorted(int(path.stem.rpartition("-")[2]) for path in train_dir.glob("model.ckpt-*.index"))
+
+
+def expect_no_task_left(launcher, secs=1.0):
+    deadline = time.monotonic() + secs
+    while launcher.pids() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert launcher.pids() == [], launcher.tails()
+
+
+def test_a_bare_run_shows_a_newcomer_the_whole_thing(tmp_path):
+    folder = tmp_path / "a path with [blanks]"
+    folder.mkdir()
+    with Launcher(folder) as launcher:
+        assert launcher.wait() == 0, launcher.tails()
+        expect_no_task_left(launcher)
+        out = launcher.out
+        assert launcher.err == ""
+    assert float(re.search(r"^Held-out data: accuracy ([\d.]+)", out, re.MULTILINE)[1]) > 0.9
+    assert re.search(r"^Trained to step 100[01] in [\d.]+ s, async, on 2 workers\.$", out, re.MULTILINE)
+    train_dir = folder / re.search(r"^Checkpoints: (ps_train_runs/digits-[\d-]+) ", out, re.MULTILINE)[1]
+    assert steps_of(train_dir)[-1] in (1000, 1001)
+    assert re.search(r"^Logs: +(.*)$", out, re.MULTILINE)[1] == str(train_dir.relative_to(folder) / "logs")
+    hosts = "--ps_hosts=PS0:2222 --worker_hosts=WORKER0:2222,WORKER1:2222 --train_steps=1000"
+    for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
+        line = f"  python -m ps_train --job_name={job} --task_index={index} {hosts} --train_dir=TRAIN_DIR\n"
+        assert line in out
+    for name in ("ps0", "worker0", "worker1"):
+        report = json.loads((train_dir / "logs" / f"{name}.json").read_text())
+        assert (report["outcome"], report["exit_status"]) == ("done", 0)
+        assert "Traceback" not in (train_dir / "logs" / f"{name}.log").read_text()
+    lines = [line for line in out.splitlines() if line.startswith("step ")]
+    assert 2 <= len(lines) <= 20
+
+
+def test_sync_over_two_ps_with_a_report_and_the_same_again(tmp_path):
+    args = (
+        "--num_ps=2",
+        "--num_workers=2",
+        "--update=sync",
+        "--train_steps=60",
+        "--train_dir=t",
+        "--noevaluate",
+    )
+    with Launcher(tmp_path, *args, "--report_file=r.json") as launcher:
+        assert launcher.wait() == 0, launcher.tails()
+    assert json.loads((tmp_path / "r.json").read_text())["is_chief"]
+    assert json.loads((tmp_path / "r.worker1.json").read_text())["local_steps"] == 60
+    assert json.loads((tmp_path / "r.ps1.json").read_text())["outcome"] == "done"
+    assert "Held-out" not in launcher.out
+    with Launcher(tmp_path, *args) as launcher:
+        assert launcher.wait() == 0, launcher.tails()
+    assert launcher.out.startswith(
+        "Nothing left to train: t/model.ckpt-60 has reached the target of 60 steps.\n"
+    )
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all_in_order_with_a_checkpoint(tmp_path, slow_model, number, status):
+    with Launcher(tmp_path, slow_model, "--train_dir=t") as launcher:
+        launcher.wait_for_training()
+        assert len(launcher.pids()) == 3
+        launcher.process.send_signal(number)
+        assert launcher.wait(25) == status, launcher.tails()
+        expect_no_task_left(launcher, secs=0)
+        assert steps_of(tmp_path / "t")[-1] > 0, launcher.tails()
+        assert launcher.err.splitlines() == [
+            f"ps_train: Stopped by {number.name}.",
+            f"ps_train: Checkpoint: t/model.ckpt-{steps_of(tmp_path / 't')[-1]}",
+            "ps_train: To go on from there: python -m ps_train --model=slow.py --train_dir=t",
+        ]
+        assert "Traceback" not in launcher.tails()
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path, slow_model):
+    with Launcher(tmp_path, slow_model, "--train_dir=t") as launcher:
+        launcher.wait_for_training()
+        for pid in launcher.pids():
+            os.kill(pid, signal.SIGSTOP)  # none of them can end in order
+        launcher.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        launcher.process.send_signal(signal.SIGINT)
+        assert launcher.wait(20) == 130, launcher.tails()
+        expect_no_task_left(launcher, secs=0)
+
+
+def test_tasks_that_do_not_end_are_killed_in_time(tmp_path, slow_model):
+    with Launcher(tmp_path, slow_model, "--train_dir=t", "--shutdown_timeout_secs=1") as launcher:
+        launcher.wait_for_training()
+        for pid in launcher.pids():
+            os.kill(pid, signal.SIGSTOP)
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.wait(20) == 143, launcher.tails()
+        expect_no_task_left(launcher, secs=0)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_no_task_survives_the_launcher_and_the_chief_saves(tmp_path, slow_model, start):
+    with Launcher(tmp_path, slow_model, "--train_dir=t", env={"PS_TRAIN_START": start}) as launcher:
+        launcher.wait_for_training()
+        launcher.process.kill()
+        launcher.process.wait(5)
+        expect_no_task_left(launcher, secs=10)
+        assert steps_of(tmp_path / "t")[-1] > 0, launcher.tails()
+
+
+def test_a_model_that_raises_is_one_headline(tmp_path):
+    (tmp_path / "broken.py").write_text(RAISING_MODEL)
+    with Launcher(tmp_path, "--model=broken.py", "--train_dir=t") as launcher:
+        assert launcher.wait() == 1, launcher.tails()
+        expect_no_task_left(launcher, secs=0)
+        headline, log, end = launcher.err.splitlines()
+    assert re.fullmatch(
+        r"ps_train: worker:[01] failed \(status 1\): model_fn in broken\.py:4 raised KeyError: 'unitz'",
+        headline,
+    )
+    assert re.fullmatch(r"ps_train: Its log: t/logs/worker[01]\.log", log)
+    assert end == "ps_train: No checkpoint was saved."
+    assert "Traceback" not in launcher.out
+
+
+def test_a_killed_worker_is_the_headline_and_its_status_the_launchers(tmp_path, slow_model):
+    with Launcher(tmp_path, slow_model, "--train_dir=t") as launcher:
+        launcher.wait_for_training()
+        os.kill(worker_pid(launcher, "worker1"), signal.SIGKILL)
+        assert launcher.wait(20) == 137, launcher.tails()
+        assert launcher.err.startswith("ps_train: worker:1 failed (status 137): ended by SIGKILL"), (
+            launcher.err
+        )
+        assert "ps_train: Checkpoint: t/model.ckpt-" in launcher.err
+        expect_no_task_left(launcher, secs=0)
+
+
+def worker_pid(launcher, name):
+    for pid in launcher.pids():
+        if os.readlink(f"/proc/{pid}/fd/2").endswith(f"{name}.log"):
+            return pid
+    pytest.fail(f"no process of {name}\n{launcher.tails()}")
+
+
+def test_spawned_tasks_do_the_same(tmp_path):
+    args = ("--train_steps=300", "--train_dir=a dir")
+    with Launcher(tmp_path, *args, env={"PS_TRAIN_START": "spawn"}) as launcher:
+        assert launcher.wait() == 0, launcher.tails()
+        expect_no_task_left(launcher)
+    assert "Held-out data: accuracy 0.9" in launcher.out
+    assert "--train_dir='a dir'" not in launcher.out  # shlex quotes the whole word
+    assert f"  python -m ps_train eval {shlex.quote('--train_dir=a dir')}\n" in launcher.out
+
+
+def test_on_a_terminal_a_bar_is_drawn(tmp_path):
+    ours, theirs = pty.openpty()
+    try:
+        with Launcher(
+            tmp_path, "--train_steps=1000", env={"TERM": "xterm", "COLUMNS": "100"}, stdout=theirs
+        ) as launcher:
+            screen = read_all(ours, launcher)
+            assert launcher.wait(20) == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    assert "importing TensorFlow" in plain
+    assert re.search(r"step \d+/1000 +━+.*steps/s  loss [\d.e-]+", plain)
+    assert re.search(r"worker:[01] +training +\d+ steps +[\d.]+ steps/s", plain)
+    assert "\x1b[?25l" in screen and screen.rindex("\x1b[?25h") > screen.rindex(
+        "\x1b[?25l"
+    )  # the cursor is back
+    assert re.search(r"Held-out data: accuracy 0\.9", plain)
+
+
+def read_all(terminal, launcher):
+    """Everything written to the terminal until the launcher ends."""
+    text, deadline = b"", time.monotonic() + DEADLINE_SECS
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([terminal], [], [], 0.1)
+        if ready:
+            text += os.read(terminal, 65536)
+        elif launcher.process.poll() is not None:
+            return text.decode()
+    pytest.fail(f"the launcher still runs\n{text.decode()}")
+
+
+def test_a_reader_that_leaves_does_not_end_the_job(tmp_path):
+    read_fd, write_fd = os.pipe()
+    with Launcher(tmp_path, "--train_steps=100", "--train_dir=t", stdout=write_fd) as launcher:
+        os.close(write_fd)
+        os.read(read_fd, 1)
+        os.close(read_fd)
+        assert launcher.wait() == 0
+    assert steps_of(tmp_path / "t")[-1] >= 100
+
+
+def test_a_directory_that_cannot_be_made_is_said_before_tensorflow(tmp_path):
+    (tmp_path / "file").write_text("")
+    start = time.monotonic()
+    with Launcher(tmp_path, "--train_dir=file/t") as launcher:
+        assert launcher.wait() == 1
+        assert time.monotonic() - start < 2.0
+    assert launcher.err == (
+        "ps_train: The directory file/t cannot be made: Not a directory. Choose another --train_dir.\n"
+    )
