@@ -12,6 +12,7 @@ The order in which `session` lists them is the order of the end, which is what m
 
 import os
 import time
+from typing import Any
 
 from ps_train.compat import tf, tf1
 from ps_train.liveness import SILENCE_SECS
@@ -45,6 +46,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._started = None
         self.is_reached = self.is_last = False
         self.step = 0
+        self.session = None  # the newest raw session
 
     def begin(self):
         """Adds a reader of the global step if the step does not fetch it itself."""
@@ -55,6 +57,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Ends before the first step if the target is reached."""
+        self.session = session
         step = int(session.run(self._read_step))
         self._report.global_step = step
         self._monitor.post(state="training", step=step)
@@ -138,15 +141,17 @@ class StepRunner:
 
     def __init__(self, ops, step_hook, fetches, always=False):
         self._step, self._step_hook, self._fetches, self._always = ops.step, step_hook, fetches, always
-        self._session = self._call = None
+        self._session: Any = None
+        self._call: Any = None
         self._count = 0
         self.checkpoint_hook = None
         self.is_done = False
 
     def run(self, step_context):
         """A burst of steps; the step function of `run_step_fn`."""
-        if step_context.session is not self._session:
-            self._session = step_context.session
+        # Not step_context.session: after a recovery within this call, that is still the lost one (TensorFlow 2.21).
+        if self._step_hook.session is not self._session:
+            self._session = self._step_hook.session
             self._call = self._session.make_callable([self._step, self._fetches])
             self._count = 0
         end = time.monotonic() + self.BURST_SECS
