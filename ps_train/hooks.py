@@ -214,7 +214,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         """Adds a reader of the global step."""
         self._read_step = self._global_step.read_value()
         self._args = tf1.train.SessionRunArgs(self._read_step)
-        self._meta = _export_meta(self._saver)
+        self._meta = export_meta(self._saver)
 
     def after_create_session(self, session, coord):
         """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
@@ -274,8 +274,12 @@ class CheckpointHook(tf1.train.SessionRunHook):
         tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
 
 
-def _export_meta(saver):
-    """The graph as a serialized MetaGraphDef without devices, for `tf1.train.import_meta_graph` on one machine."""
+def export_meta(saver):
+    """The default graph as a serialized MetaGraphDef for `tf1.train.import_meta_graph` on one machine.
+
+    No node has a device, those in function bodies included (loops and conditions), which TensorFlow's `clear_devices`
+    leaves as they are.
+    """
     keys = tf1.GraphKeys
     collections = [keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES, keys.GLOBAL_STEP]
     meta = tf1.train.export_meta_graph(
@@ -283,6 +287,9 @@ def _export_meta(saver):
         clear_devices=True,
         saver_def=saver.saver_def if saver.saver_def else None,
     )
+    for function in meta.graph_def.library.function:
+        for node in function.node_def:
+            node.device = ""
     return meta.SerializeToString()
 
 

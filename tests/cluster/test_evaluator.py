@@ -1,0 +1,109 @@
+"""The evaluator job and `eval` on real checkpoints of a real job."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+
+def run_eval(*flags, timeout=60):
+    return subprocess.run(
+        [sys.executable, "-m", "ps_train", "eval", *flags],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """train_dir of a finished local run of the built-in model, 300 steps, a checkpoint every 100."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "ps_train", "--train_steps=300", "--save_checkpoint_steps=100", "--seed=1",
+            "--update=sync", f"--train_dir={folder}/train", "--noevaluate",
+        ],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(folder / "train")
+
+
+def test_the_evaluator_follows_a_job_to_its_last_checkpoint(make_job):
+    flags = ["--train_steps=600", "--save_checkpoint_steps=50", "--keep_checkpoint_max=2"]
+    job = make_job(num_ps=1, num_workers=1, flags=flags)
+    job.model = "ps_train.builtin_model"
+    evaluator = job.start("evaluator:0", ps_hosts=None, worker_hosts=None)
+    evaluator.wait_for_line("waiting for a new checkpoint")
+    job.start_all()
+    job.expect_exits(0)
+    report = evaluator.report
+    assert report["outcome"] == "done" and report["global_step"] == 600, report
+    assert report["metrics"]["accuracy"] > 0.9, report
+    assert report["reason"] == "evaluated the last checkpoint, at step 600"
+
+
+def test_the_evaluator_ends_when_the_data_is_used_up(make_job):
+    job = make_job(
+        num_ps=1, num_workers=1, flags=["--train_steps=100000", "--eval_steps=3"], params="batches=12"
+    )
+    job.start_all()
+    job.expect_exits(0)
+    evaluator = job.start("evaluator:0", ps_hosts=None, worker_hosts=None)
+    job.expect_exits(0)
+    assert evaluator.report["global_step"] == 12
+
+
+def test_a_checkpoint_that_vanishes_is_passed_over(trained, tmp_path):
+    """The state file names one that is gone; the evaluator waits for a next one, which then comes."""
+    from ps_train.config import TrainConfig
+    from ps_train.evaluator import Evaluation, Vanished
+
+    copy = tmp_path / "train"
+    shutil.copytree(trained, copy)
+    evaluation = Evaluation(TrainConfig(train_dir=str(copy)))
+    step, metrics, examples = evaluation.run(str(copy / "model.ckpt-300"))
+    assert (step, examples) == (300, 300) and metrics["accuracy"] > 0.8
+    for path in copy.glob("model.ckpt-300*"):
+        path.unlink()
+    with pytest.raises(Vanished, match="model.ckpt-300 has vanished: going on to the next"):
+        evaluation.run(str(copy / "model.ckpt-300"))
+
+
+def test_eval_prints_metrics_and_writes_report_and_summary(trained, tmp_path):
+    report = tmp_path / "report.json"
+    done = run_eval(f"--train_dir={trained}", f"--report_file={report}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("step 300: accuracy 0."), done.stdout
+    assert done.stdout.endswith("(300 examples)\n")
+    content = json.loads(report.read_text())
+    assert content["metrics"]["accuracy"] > 0.8 and content["global_step"] == 300
+    assert os.listdir(os.path.join(trained, "eval"))
+
+
+def test_eval_mistakes_are_one_line(trained, tmp_path):
+    done = run_eval(f"--train_dir={tmp_path}")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"ps_train: --train_dir={tmp_path} holds no checkpoint. Train first, or check the directory.\n"
+    )
+    other = tmp_path / "other.py"
+    other.write_text(
+        "import tensorflow as tf, ps_train\ntf1 = tf.compat.v1\n"
+        "def input_fn(context): return tf.data.Dataset.from_tensors(([1.0], [1.0]))\n"
+        "def model_fn(features, labels):\n"
+        "    return ps_train.ModelSpec(loss=tf.reduce_sum(tf1.get_variable('w', [3]) * features))\n"
+    )
+    done = run_eval(f"--train_dir={trained}", f"--model={other}")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "model.ckpt-300 does not fit the model: w is not in it." in done.stderr
+    other.write_text(
+        other.read_text().replace("from_tensors(([1.0], [1.0]))", "from_tensors(([1.0], [1.0])).repeat()")
+    )
+    other.write_text(other.read_text().replace("'w', [3]", "'hidden/weights', [64, 64]"))
+    done = run_eval(f"--train_dir={trained}", f"--model={other}")
+    assert "Traceback" not in done.stderr and done.returncode == 1
