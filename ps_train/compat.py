@@ -32,7 +32,7 @@ def import_tensorflow():
         os.dup2(held.fileno(), 2)
         try:
             import tensorflow
-        except BaseException:
+        except Exception:  # not KeyboardInterrupt, whose reason is known
             os.dup2(stderr, 2)
             held.seek(0)
             sys.stderr.write(held.read().decode(errors="replace"))
