@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.console import ConsoleRenderable
+    from rich.live import Live
 
 REDRAW_SECS = 0.2
 LINE_SECS = 5.0
@@ -94,7 +95,7 @@ class Display(Protocol):
         """Shows it, unless the last one was shown a moment ago; an urgent one always."""
 
     def close(self) -> None:
-        """Ends the display; what it showed stays."""
+        """Ends the picture, which stays; a later `show` begins another."""
 
 
 class Screen:
@@ -124,10 +125,9 @@ class Screen:
 
     def close(self) -> None:
         """Ends the progress; a later `show` begins a new picture."""
-        display, self._display = self._display, None
-        if display is not None:
+        if self._display is not None:
             with _lasting(sys.stdout):
-                display.close()
+                self._display.close()
 
 
 @contextlib.contextmanager
@@ -194,7 +194,7 @@ class PlainDisplay:
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Lines need no end."""
 
 
 class LiveDisplay:
@@ -202,25 +202,32 @@ class LiveDisplay:
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic):
         from rich.console import Console
-        from rich.live import Live
 
         self._clock, self._last_at = clock, float("-inf")
         self._console = Console(file=stream)
-        self._live = Live(
-            console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        )
-        self._live.start()
+        self._live: Live | None = None
 
     def show(self, snapshot: Snapshot, is_urgent: bool = False) -> None:
         """Redraws, at most five times a second."""
         now = self._clock()
-        if now - self._last_at >= REDRAW_SECS or is_urgent:
-            self._last_at = now
-            self._live.update(draw(snapshot, self._console.width), refresh=True)
+        if now - self._last_at < REDRAW_SECS and not is_urgent:
+            return
+        self._last_at = now
+        if self._live is None:
+            self._live = self._make_live()
+            self._live.start()
+        self._live.update(draw(snapshot, self._console.width), refresh=True)
 
     def close(self) -> None:
         """Gives the cursor back below the last picture."""
-        self._live.stop()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _make_live(self) -> Live:
+        from rich.live import Live
+
+        return Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
 
 def draw(snapshot: Snapshot, width: int) -> ConsoleRenderable:

@@ -3,15 +3,19 @@
 import json
 import re
 import signal
+import time
 
 import pytest
 
-from ps_train import launcher
 from ps_train.cluster import Cluster, TaskId
 from ps_train.command_lines import evaluate, go_on, same_on_hosts
 from ps_train.config import Params, TrainConfig
 from ps_train.errors import UsageError
-from ps_train.launcher import LocalCluster, Roles, fill_in, report_path, run_local
+from ps_train.follower import Follower
+from ps_train.launcher import LocalCluster, Roles, run_local
+from ps_train.local_config import fill_in, log_path, report_path
+from ps_train.progress import Row
+from ps_train.summary import Summary
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1)
 
@@ -43,6 +47,7 @@ def test_the_chief_reports_where_the_user_says_and_the_others_beside_it():
     assert report_path(config, CHIEF, is_chief=True) == "out/r.json"
     assert report_path(config, WORKER) == "out/r.worker1.json"
     assert report_path(TrainConfig(log_dir="logs"), PS) == "logs/ps0.json"
+    assert log_path(config, WORKER) == "logs/worker1.log"
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):
@@ -70,11 +75,12 @@ def test_command_lines():
     )
 
 
-class Ended:
-    """A TaskProcess as the launcher sees it."""
+class FakeTask:
+    """A TaskProcess as the launcher sees it; `sent` are the signals that it got."""
 
-    def __init__(self, name, status=None, line=""):
-        self.name, self.status, self.line, self.log_path = name, status, line, f"logs/{name}.log"
+    def __init__(self, name):
+        self.name, self.log_path = name, f"logs/{name}.log"
+        self.status, self.line, self.sent = None, "", []
 
     def poll(self):
         return self.status
@@ -82,22 +88,45 @@ class Ended:
     def last_line(self):
         return self.line
 
+    def send(self, number):
+        self.sent.append(number)
+
+    def terminate(self):
+        self.send(signal.SIGTERM)
+
+    def kill(self):
+        self.send(signal.SIGKILL)
+
+
+class FakeScreen:
+    """Keeps what is complained of."""
+
+    def __init__(self):
+        self.complaints = []
+
+    def show(self, snapshot, is_urgent=False):
+        pass
+
+    def complain(self, text):
+        self.complaints += text.splitlines()
+
 
 @pytest.fixture
 def local(tmp_path):
     """A cluster of one ps and two workers, of which nothing runs; `end` notes a task's end and its report."""
-    config = TrainConfig(train_dir=str(tmp_path), log_dir=str(tmp_path))
+    config = TrainConfig(train_dir=str(tmp_path), log_dir=str(tmp_path), shutdown_timeout_secs=30.0)
     cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2,127.0.0.1:3")
-    local = LocalCluster(config, config, cluster, Roles(pytest.fail, pytest.fail, pytest.fail), None)
-    local._tasks = {task: Ended(str(task)) for task in cluster.tasks}
+    local = LocalCluster(config, cluster, Roles(pytest.fail, pytest.fail, pytest.fail), FakeScreen(), None)
+    local._tasks = {task: FakeTask(str(task)) for task in cluster.tasks}
 
     def end(task, status, reason=None, line=""):
-        local._tasks[task] = Ended(str(task), status, line)
+        local._tasks[task].status, local._tasks[task].line = status, line
         local._ended.append(task)
         if reason is not None:
             (tmp_path / f"{task.job}{task.index}.json").write_text(json.dumps({"reason": reason}))
 
     local.end = end
+    local.sent = lambda: [running.sent for running in local._tasks.values()]
     return local
 
 
@@ -138,13 +167,114 @@ def test_without_a_report_the_status_or_the_log_tells(local, status, line, reaso
     assert local._find_failure(0.0).reason == reason
 
 
-def test_the_picture_of_the_tasks(local):
-    local._watch.records = {
+def test_at_a_signal_the_workers_are_ended_and_then_the_ps(local):
+    local._on_signal(signal.SIGINT)
+    local._steer(time.monotonic())
+    assert local.sent() == [[], [signal.SIGINT], [signal.SIGINT]]
+    local.end(WORKER, 130)
+    local._steer(time.monotonic())
+    assert local.sent()[0] == []
+    local.end(CHIEF, 130)
+    local._steer(time.monotonic())
+    assert local.sent()[0] == [signal.SIGTERM]
+    assert local._signal == signal.SIGINT and local._failure is None
+
+
+def test_a_second_signal_or_the_bound_kills(local):
+    local._on_signal(signal.SIGTERM)
+    local._on_signal(signal.SIGINT)
+    assert all(sent[-1] == signal.SIGKILL for sent in local.sent())
+    assert local._signal == signal.SIGTERM
+    for running in local._tasks.values():
+        running.sent.clear()
+    local._steer(time.monotonic() + 29)
+    assert local.sent() == [[], [], []]
+    local._steer(time.monotonic() + 31)
+    assert local.sent() == [[signal.SIGKILL]] * 3
+
+
+def test_a_failure_is_told_and_ends_the_others(local):
+    local.end(WORKER, 1, "no attribute")
+    local._steer(time.monotonic())
+    assert local._screen.complaints == [
+        "worker:1 failed (status 1): no attribute", "Its log: logs/worker:1.log",
+    ]  # fmt: skip
+    assert local.sent()[:2] == [[], [signal.SIGTERM]]
+    local.end(CHIEF, 143)
+    local._steer(time.monotonic())
+    assert local.sent()[0] == [signal.SIGTERM]
+    assert len(local._screen.complaints) == 2
+
+
+def test_after_the_workers_a_ps_ends_by_itself(local):
+    local.end(WORKER, 0)
+    local.end(CHIEF, 0)
+    local._steer(100.0)
+    local._steer(129.0)
+    assert local.sent()[0] == [] and local._failure is None
+    local._steer(131.0)
+    assert local.sent()[0] == [signal.SIGKILL]
+    assert local._failure[:3] == ("ps:0", 1, "did not end within 30 s after the last worker")
+
+
+def test_a_ps_that_fails_last_counts(local):
+    local.end(WORKER, 0)
+    local.end(CHIEF, 0)
+    local._steer(100.0)
+    local.end(PS, 138, "gone")
+    local._steer(101.0)
+    assert local._failure[:3] == ("ps:0", 138, "gone")
+
+
+def test_what_is_shown_of_the_tasks(tmp_path):
+    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2,127.0.0.1:3")
+    follower = Follower(cluster, TrainConfig(train_steps=50, log_dir=str(tmp_path)))
+    running = dict.fromkeys(cluster.tasks)
+    assert follower.snapshot(running) == (
+        tuple(Row(str(task), "starting") for task in cluster.tasks), None, 50, None, None, "starting the tasks",
+    )  # fmt: skip
+    follower.records = {
         "ps:0": {"state": "serving"},
-        "worker:0": {"state": "training", "step": 12, "local_steps": 8, "local_rate": 4.0, "loss": 0.5},
+        "worker:0": {"state": "training", "step": 12, "local_steps": 8, "local_rate": 4.0},
+        "worker:1": {"state": "left", "step": 11, "local_steps": 4, "local_rate": 9.0, "loss": 0.5},
     }
-    local.end(WORKER, 143, "stopped")
-    snapshot = local._snapshot()
-    assert [row.state for row in snapshot.rows] == ["serving", "training", "stopped"]
-    assert (snapshot.step, snapshot.loss, snapshot.target) == (12, 0.5, None)
-    assert launcher.Snapshot is type(snapshot)
+    (tmp_path / "worker1.json").write_text('{"global_step": 14}')
+    rows, step, target, rate, loss, _ = follower.snapshot({**running, WORKER: 0})
+    assert rows == (Row("ps:0", "serving"), Row("worker:0", "training", 8, 4.0), Row("worker:1", "done", 4))
+    assert (step, target, rate, loss) == (14, 50, None, 0.5)
+    assert follower.snapshot({PS: 1, CHIEF: 143, WORKER: 137}).rows[2].state == "status 137"
+
+
+def test_last_words(tmp_path):
+    asked = TrainConfig(model="m.py", train_dir=str(tmp_path))
+    summary = Summary(asked, fill_in(asked), 1, 1)
+    report = {"global_step": 7, "train_secs": 1.26}
+    assert summary.trained(report) == "Trained to step 7 in 1.3 s, async, on 1 worker."
+    assert summary.saved() == "No checkpoint was saved."
+    assert summary.evaluated({"metrics": {"loss": 0.5, "accuracy": 0.98765}}) == (
+        "Held-out data: accuracy 0.9877, loss 0.5000"
+    )
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    (tmp_path / "model.ckpt-7.index").write_text("")
+    assert summary.saved().splitlines() == [
+        f"Checkpoint: {tmp_path}/model.ckpt-7",
+        f"To go on from there: python -m ps_train --num_workers=1 --model=m.py --train_dir={tmp_path}",
+    ]
+    hosts = "--ps_hosts=PS0:2222 --worker_hosts=WORKER0:2222 --model=m.py --train_dir=TRAIN_DIR"
+    assert summary.what_next().splitlines() == [
+        f"Checkpoints: {tmp_path} (newest: {tmp_path}/model.ckpt-7)",
+        f"Logs:        {tmp_path}/logs",
+        "",
+        "The same on real hosts, a line for each; fill in their names and a directory for checkpoints:",
+        f"  python -m ps_train --job_name=ps --task_index=0 {hosts}",
+        f"  python -m ps_train --job_name=worker --task_index=0 {hosts}",
+        "",
+        "To evaluate:",
+        f"  python -m ps_train eval --model=m.py --train_dir={tmp_path}",
+    ]
+    many = Summary(asked, fill_in(TrainConfig(train_dir="t")), 2, 40)
+    lines = many.what_next().splitlines()
+    assert lines[10] == "  ... and 36 more, to --job_name=worker --task_index=39"
+    assert lines[13].startswith(
+        "  python -m ps_train --num_ps=2 --num_workers=40 --model=m.py --train_steps=2000 "
+    )
