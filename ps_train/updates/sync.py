@@ -84,6 +84,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         )
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None
+        self.update_loop: Any = None  # on the chief
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -265,7 +266,13 @@ class MemberHook(tf1.train.SessionRunHook):
             )
 
     def after_create_session(self, session, coord):
-        """Gets the first token; blocks while a round that this replica is not part of completes."""
+        """Gets the first token; blocks while a round completes that this replica is not part of, or was before it died.
+
+        On the chief it is the update loops that complete rounds: all of them start here, before anything blocks.
+        """
+        for other in session.graph.get_collection(COLLECTION):
+            if other.update_loop is not None:
+                other.update_loop.start(session, coord)
         optimizer = self.optimizer
         token = session.run(optimizer.ledger.join)
         if token == REFUSED:
@@ -278,21 +285,26 @@ class MemberHook(tf1.train.SessionRunHook):
 
 
 class UpdateLoop(tf1.train.SessionRunHook):
-    """The chief's update thread, as a hook: starts with each session and stops in `end`, in a session of its own.
+    """The chief's update thread, in a session of its own: `MemberHook` starts it, and as a hook it stops in `end`.
 
     Its place in the list of hooks is behind the one that waits for the other workers, so that it serves them till they
     have left, and before the one that saves.
     """
 
     def __init__(self, optimizer, make_raw_session):
+        optimizer.update_loop = self
         self._optimizer, self._make_raw_session = optimizer, make_raw_session
+        self._served: Any = None
         self._thread: Any = None
         self._session: Any = None
         self._stopping = threading.Event()
         self.num_updates = 0
 
-    def after_create_session(self, session, coord):
-        """Starts the thread anew."""
+    def start(self, session, coord):
+        """Starts the thread anew if `session`, which it serves, is a new one."""
+        if session is self._served:
+            return
+        self._served = session
         self._stop()
         self._stopping = threading.Event()
         self._session = self._make_raw_session()

@@ -84,10 +84,10 @@ class Job:
         config = tf1.ConfigProto(device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"])
         return tf1.Session(self.servers.target(task), graph=graph, config=config)
 
-    def join(self, k):
-        """Worker k joins the rounds, as its session's hook does."""
+    def join(self, k, coordinator=None):
+        """Worker k joins the rounds, as its session's hook does; the chief's starts the update loops if there are some."""
         for optimizer in self.optimizers[k]:
-            MemberHook(optimizer).after_create_session(self.sessions[k], None)
+            MemberHook(optimizer).after_create_session(self.sessions[k], coordinator)
 
     def run_workers(self, work, numbers=None):
         """Calls `work(k, session)` in a thread for each worker that has joined; serves them; raises what they raise."""
@@ -101,7 +101,7 @@ class Job:
 
         def run(k):
             try:
-                self.join(k)
+                self.join(k, coordinator)
                 work(k, self.sessions[k])
                 for optimizer in self.optimizers[k]:
                     MemberHook(optimizer).end(self.sessions[k])
@@ -110,8 +110,6 @@ class Job:
 
         threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in numbers]
         try:
-            for loop in loops:
-                loop.after_create_session(self.sessions[0], coordinator)
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -122,6 +120,7 @@ class Job:
         finally:
             for loop in loops:
                 loop.end(self.sessions[0])
+                loop._optimizer.update_loop = None
         coordinator.raise_requested_exception()
 
     def tokens_left(self):

@@ -348,6 +348,42 @@ def test_update_loop_discards_by_itself(make_job, caplog):
     np.testing.assert_allclose(w, [-7 / 3, -7 / 3])
 
 
+def test_a_chief_that_gave_its_gradient_comes_back_in_the_middle_of_a_round(make_job):
+    """It is owed a token that only an update gives, which is its own to run; of the second optimizer as of the first."""
+    job = make_job(build_two)
+    for k in range(N):
+        job.join(k)
+    for index in range(2):  # its gradients of both rounds are complete, and then it dies
+        arrival = f"sync_replicas{index and '_1' or ''}/ps_train_sync{index}_arrive/"
+        graph = job.sessions[0].graph
+        last = [op for op in graph.get_operations() if op.name.startswith(arrival) and op.type == "Identity"][
+            -1
+        ]
+        job.sessions[0].run(last)
+
+    def work(k, session):
+        for train_op in job.built[k][0]:
+            session.run(train_op)
+
+    job.run_workers(work)
+    values = job.sessions[0].run(job.built[0][1])
+    np.testing.assert_allclose(values, [-7 / 3 - 1, -7 / 3 - 1])
+
+
+def build_two(k):
+    """Two optimizers with a variable each; the gradient of worker k is 2**k."""
+    made = []
+    for name in "ab":
+        w = tf1.get_variable(name, [], tf.float64, tf1.zeros_initializer())
+        turns = tf1.get_variable(name + "_turns", [], tf.int64, tf1.zeros_initializer(), trainable=False)
+        sync = SyncReplicasOptimizer(tf1.train.GradientDescentOptimizer(1.0), N)
+        made.append(
+            (sync, sync.apply_gradients([(tf.constant(2.0**k, tf.float64), w)], turns), w.read_value())
+        )
+    optimizers, train_ops, reads = zip(*made, strict=True)
+    return list(optimizers), (train_ops, list(reads))
+
+
 def test_reset_drops_what_an_earlier_generation_left(make_job):
     job = make_job(build_counter)
     (optimizer,), session = job.optimizers[0], job.sessions[0]
