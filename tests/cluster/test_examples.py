@@ -1,0 +1,107 @@
+"""Every example trains in a local cluster, as its docstring says but shorter, and reaches a stated figure on held-out data."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from harness import free_ports
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
+needs_fashion_mnist = pytest.mark.skipif(
+    not os.path.isdir(FASHION_MNIST),
+    reason=f"no {FASHION_MNIST}: apt-get install dataset-fashion-mnist",
+)
+
+
+def train(tmp_path, name, *flags, secs=180):
+    """Output of a local run that evaluates at its end."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "ps_train", f"--model={EXAMPLES / name}", f"--train_dir={tmp_path / 'train'}",
+            "--seed=1", "--evaluate", *flags,
+        ],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True, text=True, timeout=secs,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def metric(out, name):
+    match = re.search(rf"^Held-out data: .*\b{name} ([0-9.e-]+)", out, re.MULTILINE)
+    assert match, out
+    return float(match[1])
+
+
+def test_digits_mlp(tmp_path):
+    out = train(tmp_path, "digits_mlp.py", "--train_steps=600")
+    assert metric(out, "accuracy") > 0.93
+
+
+@needs_fashion_mnist
+def test_fashion_mnist_mlp(tmp_path):
+    out = train(tmp_path, "fashion_mnist_mlp.py", "--train_steps=500", "--update=async")
+    assert metric(out, "accuracy") > 0.75
+
+
+@needs_fashion_mnist
+def test_fashion_mnist_cnn_in_sync(tmp_path):
+    out = train(tmp_path, "fashion_mnist_cnn.py", "--train_steps=100", "--update=sync", "--batch_size=64")
+    assert metric(out, "accuracy") > 0.65
+
+
+def test_linear_regression_finds_the_true_weights(tmp_path):
+    out = train(tmp_path, "linear_regression.py", "--train_steps=500")
+    assert metric(out, "squared_error") < 0.001
+    spec = importlib.util.spec_from_file_location("linear_regression", EXAMPLES / "linear_regression.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    assert example.max_error(str(tmp_path / "train")) < 0.01
+
+
+@pytest.mark.parametrize("flags", [[], ["--sync_replicas"]], ids=["async", "sync"])
+def test_the_ported_script_trains_and_ends(tmp_path, flags):
+    """Every process of the ported script ends by itself with 0, and the last step is in the checkpoint."""
+    ps, *workers = (f"localhost:{port}" for port in free_ports(3))
+    tasks = []
+    try:
+        for job, index in (("worker", 1), ("ps", 0), ("worker", 0)):
+            with open(tmp_path / f"{job}{index}.log", "wb") as log:
+                command = [
+                    sys.executable, str(EXAMPLES / "legacy_script.py"), f"--job_name={job}", f"--task_index={index}",
+                    f"--ps_hosts={ps}", f"--worker_hosts={','.join(workers)}", f"--train_dir={tmp_path / 'train'}",
+                    "--train_steps=200", *flags,
+                ]  # fmt: skip
+                env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+                tasks.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
+                )
+        statuses = [task.wait(timeout=120) for task in tasks]
+    finally:
+        for task in tasks:
+            task.kill()
+    logs = "\n".join(
+        f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(tmp_path.glob("*.log"))
+    )
+    assert statuses == [0, 0, 0], logs
+    assert "Traceback" not in logs, logs
+    newest = (tmp_path / "train" / "checkpoint").read_text().splitlines()[0]
+    step = int(re.search(r"ckpt-(\d+)", newest)[1])
+    assert step in ((200,) if flags else (200, 201)), newest
+
+
+def test_every_example_has_a_test_and_is_short():
+    tested = {
+        "digits_mlp.py", "fashion_mnist_mlp.py", "fashion_mnist_cnn.py", "linear_regression.py", "legacy_script.py",
+        "legacy_script_before.py",  # compared with legacy_script.py in the graph tier
+    }  # fmt: skip
+    found = {path.name for path in EXAMPLES.glob("*.py")}
+    assert found == tested
+    assert all(len((EXAMPLES / name).read_text().splitlines()) <= 150 for name in found)
