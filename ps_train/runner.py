@@ -8,12 +8,20 @@
 4. whatever the outcome: the boards are told, the report is written, one line says why.
 """
 
+import contextlib
+import socket
+import time
 import traceback
 
 from ps_train import checkpoints, logs
+from ps_train.cluster import split_address
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
+
+# How long the chief of a job whose target is reached looks for a ps: one that sees the checkpoint ends at once by itself,
+# one on a host without the train_dir is up some seconds after its start.
+PS_LOOK_SECS = 5.0
 
 
 def run_task(task, cluster, config):
@@ -62,7 +70,7 @@ def _run_evaluator(config, report):
 
 def _run_member(task, cluster, config, report):
     finished = checkpoints.finished_at(config.train_dir, config.train_steps)
-    if finished and not report.is_chief:
+    if finished and not (report.is_chief and _is_a_ps_up(cluster)):
         report.reason = f"{finished} has reached the target of {config.train_steps} steps: nothing to do"
         report.global_step = checkpoints.checkpoint_step(finished)
         return
@@ -83,6 +91,21 @@ def _run_member(task, cluster, config, report):
     finally:
         runtime.guard.finish()
         runtime.monitor.stop()
+
+
+def _is_a_ps_up(cluster, secs=PS_LOOK_SECS, sleep=time.sleep):
+    """Whether something listens at the address of a ps, or comes to within `secs`: it waits for the chief's word."""
+    deadline = time.monotonic() + secs
+    while True:
+        for task in cluster.ps_tasks:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(split_address(cluster.address(task)), 1),
+            ):
+                return True
+        if time.monotonic() > deadline:
+            return False
+        sleep(0.2)
 
 
 def _run_worker(runtime, config):

@@ -1,0 +1,38 @@
+"""A line through points, in float64, whose every batch is a formula of (shard, step): `steps.trajectory` is its answer.
+
+params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds"), lr, optimizer
+"""
+
+import time
+
+import tensorflow as tf
+from steps import batch
+
+import ps_train
+
+tf1 = tf.compat.v1
+OPTIMIZERS = {"sgd": tf1.train.GradientDescentOptimizer, "adam": tf1.train.AdamOptimizer}
+
+
+def input_fn(context):
+    shard = context.shard_index
+    slow_shard, _, millis = str(context.params.get("slow", "-1:0")).partition(":")
+    pause = float(millis) / 1000 if int(slow_shard) == shard else 0.0
+    counts = [int(count) for count in str(context.params.get("batches", 0)).split(":")]
+    count = counts[shard % len(counts)]
+
+    def make(step):
+        time.sleep(pause)
+        return batch(shard, int(step))
+
+    steps = tf.data.Dataset.range(count or 10**9)
+    points = steps.map(lambda step: tf.numpy_function(make, [step], (tf.float64, tf.float64)))
+    return points.map(lambda x, y: (tf.ensure_shape(x, [4, 2]), tf.ensure_shape(y, [4])))
+
+
+def model_fn(features, labels, mode, params):
+    w = tf1.get_variable("w", [2], tf.float64, tf1.zeros_initializer())
+    b = tf1.get_variable("b", [], tf.float64, tf1.zeros_initializer())
+    loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w) + b - labels))
+    optimizer = OPTIMIZERS[params.get("optimizer", "sgd")](float(params.get("lr", 0.0625)))
+    return ps_train.ModelSpec(loss=loss, optimizer=optimizer)

@@ -1,0 +1,154 @@
+"""Tasks that die, are stopped, or were given something else than their peers."""
+
+import re
+import signal
+import socket
+
+import numpy as np
+import pytest
+from harness import START_SECS, checkpoint_of
+
+pytestmark = pytest.mark.cluster
+ENDLESS = ["--train_steps=1000000", "--log_every_secs=0.2"]
+
+
+def wait_for_step(task, step):
+    """Waits until the task's log shows this step or a later one; the step shown."""
+    shown = 0
+    while shown < step:
+        shown = int(task.wait_for_line(rf"step ((?!{shown}\b)\d+)/[^\n]*\n\Z")[1])
+    return shown
+
+
+def test_backup_worker_is_killed(make_job):
+    """The two that are needed go on, with the mean of two gradients each time, to the exact target."""
+    flags = ["--update=sync", "--replicas_to_aggregate=2", "--train_steps=300", "--log_every_secs=0.2"]
+    job = make_job(1, 3, flags=flags, params="slow=0:10", timeout_secs=8)
+    ps, chief, other, backup = job.start_all()
+    wait_for_step(backup, 10)
+    backup.kill()
+    job.expect_exits(0, [ps, chief, other])
+    assert checkpoint_of(job.train_dir)["global_step"] == 300
+
+
+def test_chief_is_killed_while_a_slow_worker_computes(make_job):
+    """Nearly always it has given its gradient by then; it comes back and updates in lock-step go on, to the same end."""
+    job = make_job(
+        1, 2, flags=["--update=sync", "--train_steps=60", "--log_every_secs=0.2"], params="slow=1:150"
+    )
+    job.start_all()
+    ps, chief, other = job.tasks
+    wait_for_step(chief, 10)
+    chief.kill()
+    again = job.start("worker:0")
+    job.expect_exits(0, [ps, other, again])
+    again.wait_for_line(r"rejoined the living model at step \d+", 1)
+    assert again.report["restored_from"] == "living ps"
+    assert checkpoint_of(job.train_dir)["global_step"] == 60
+
+
+def test_sync_worker_is_killed_and_comes_back(make_job):
+    flags = ["--update=sync", "--train_steps=100", "--log_every_secs=0.2"]
+    job = make_job(2, 2, flags=flags, params="slow=0:30")
+    job.start_all()
+    other = job.tasks[3]
+    wait_for_step(other, 10)
+    other.kill()
+    again = job.start("worker:1")
+    job.expect_exits(0, [*job.tasks[:3], again])
+    assert checkpoint_of(job.train_dir)["global_step"] == 100
+
+
+def test_sigterm_of_the_chief(make_job):
+    """It saves where it was and ends with 143; started again it goes on from there."""
+    flags = [*ENDLESS, "--save_checkpoint_steps=1000000"]
+    job = make_job(1, 1, flags=flags, params="slow=0:10")
+    ps, chief = job.start_all()
+    step = wait_for_step(chief, 20)
+    chief.send(signal.SIGTERM)
+    job.expect_exits(143, [chief], secs=10)
+    saved = int(checkpoint_of(job.train_dir)["global_step"])
+    assert saved >= step
+    report = chief.report
+    assert (report["outcome"], report["reason"]) == ("stopped", "stopped by SIGTERM")
+    assert report["checkpoint"].endswith(f"model.ckpt-{saved}") and report["global_step"] == saved
+    ps.send(signal.SIGTERM)
+    job.expect_exits(143, [ps], secs=10)
+    assert ps.report["outcome"] == "stopped"
+
+
+def test_ps_in_another_order_on_one_worker(make_job):
+    job = make_job(2, 2, flags=["--train_steps=20"])
+    swapped = ",".join(reversed(job.ps_hosts))
+    job.start_all(["ps:0", "ps:1"])
+    wrong = job.start("worker:0", ps_hosts=swapped)
+    job.expect_exits(1, [wrong])
+    said = wrong.report["reason"].splitlines()
+    assert re.fullmatch(
+        r"This task and ps:[01] at \S+ were given different clusters. Start all tasks with the same lists.",
+        said[0],
+    )
+    assert said[1:] == [
+        f"Job 'ps' has the same addresses in another order: {swapped} here, {','.join(job.ps_hosts)} there."
+    ]
+
+
+def test_port_that_is_taken(make_job):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        job = make_job(1, 1)
+        ps = job.start("ps:0", ps_hosts=address)
+        job.expect_exits(138, [ps])
+    assert ps.report["reason"] == (
+        f"{address} (ps:0) is in use by another process. End that process or pick another port."
+    )
+    assert len(ps.log.splitlines()) == 1
+
+
+def test_error_in_the_model_ends_every_task(make_job, tmp_path):
+    """One line on the task that has it, and its name on all others; nobody waits for a bound."""
+    model = tmp_path / "faulty.py"
+    model.write_text("from ps_train.builtin_model import input_fn\n\ndef model_fn(features, labels, mode, params):\n"
+                     "    return params['unitz']\n")  # fmt: skip
+    job = make_job(1, 2)
+    job.start("ps:0")
+    job.start("worker:0", model=tmp_path / "faulty.py")
+    job.start("worker:1")
+    job.expect_exits(1, secs=START_SECS / 2)
+    ps, chief, other = job.tasks
+    assert "unitz" in chief.report["reason"] and str(model) in chief.report["reason"]
+    assert ps.report["reason"] == other.report["reason"] == f"worker:0 failed: {chief.report['reason']}"
+
+
+def test_chief_is_gone_for_good(make_job):
+    """Everyone ends with 138 within the bound and names it."""
+    job = make_job(1, 2, flags=ENDLESS, params="slow=0:10", timeout_secs=6)
+    ps, chief, other = job.start_all()
+    wait_for_step(other, 10)
+    chief.kill()
+    job.expect_exits(138, [other], secs=6 + 15)
+    job.expect_exits(138, [ps], secs=6 + 15)
+    assert re.fullmatch(
+        rf"worker:0 at {job.worker_hosts[0]} has been gone for 6 s \(last at step \d+\)",
+        other.report["reason"],
+    )
+    assert ps.report["reason"] == "every worker has been gone for 6 s and the job is not over"
+
+
+def test_async_worker_that_comes_late_and_one_that_is_killed(make_job):
+    """The others never stop, and the model is not touched by who comes and goes."""
+    job = make_job(1, 2, flags=ENDLESS, params="slow=0:10")
+    ps, chief = job.start_all(["ps:0", "worker:0"])
+    wait_for_step(chief, 10)
+    other = job.start("worker:1")
+    wait_for_step(other, 10)
+    other.kill()
+    again = job.start("worker:1")
+    wait_for_step(again, wait_for_step(chief, 1) + 10)
+    chief.send(signal.SIGTERM)
+    job.expect_exits(143, [chief])
+    shown = [int(step) for step in re.findall(r"step (\d+)/", chief.log)]
+    assert shown == sorted(shown) and shown[-1] > 20
+    np.testing.assert_allclose(checkpoint_of(job.train_dir)["w"], [2, -3], atol=0.5)
