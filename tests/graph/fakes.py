@@ -59,12 +59,14 @@ class FakeMonitor:
 
 
 class FakeGuard:
+    """Has decided what it is told to have decided."""
+
     def __init__(self, error=None, stop_signal=None):
-        self.error, self.stop_signal = error, stop_signal
+        self.error, self.stop_signal, self.failure = error, stop_signal, None
 
     @property
     def should_stop(self):
-        return self.error is not None
+        return self.error is not None or self.failure is not None
 
     def check(self):
         if self.error is not None:

@@ -1,0 +1,320 @@
+"""Session hooks: what a step's figures become, when a checkpoint is due, and for whom the chief waits at the end."""
+
+import logging
+import os
+from types import SimpleNamespace
+
+import pytest
+from fakes import Clock, FakeGuard, FakeMonitor, FakeView
+
+from ps_train import hooks
+from ps_train.cluster import TaskId
+from ps_train.compat import tf1
+from ps_train.errors import PeerLostError, StoppedError
+from ps_train.hooks import CheckpointHook, RateMeter, StepHook, WaitForWorkersHook
+from ps_train.reports import Report
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def lines(caplog, monkeypatch):
+    monkeypatch.setattr(hooks.log, "propagate", True)
+    caplog.set_level(logging.INFO, logger="ps_train")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+@pytest.fixture
+def graph():
+    with tf1.Graph().as_default() as graph:
+        tf1.train.get_or_create_global_step()
+        yield graph
+
+
+# The rate.
+
+
+def test_rate_is_of_the_time_since_the_last_look(clock):
+    meter = RateMeter(clock)
+    meter.start(100)
+    assert meter.update(150, 10, clock.now + 5) == (10, 2)
+    assert meter.update(160, 15, clock.now + 10) == (2, 1)
+
+
+def test_rate_after_a_roll_back_is_zero(clock):
+    meter = RateMeter(clock)
+    meter.start(100)
+    assert meter.update(40, 3, clock.now + 1) == (0, 3)
+
+
+def test_rate_of_no_time(clock):
+    meter = RateMeter(clock)
+    assert meter.update(0, 0, clock.now) == (0, 0)
+
+
+# Steps.
+
+
+class Run:
+    """A run context and a coordinator in one: notes that a stop was asked for."""
+
+    stop_requested = False
+
+    def request_stop(self):
+        self.stop_requested = True
+
+
+def make_step_hook(clock, guard=None, train_steps=None, **options):
+    report, monitor = Report(TaskId("worker", 0)), FakeMonitor()
+    step_hook = StepHook(
+        report, monitor, guard or FakeGuard(), tf1.train.get_global_step(), {"loss": None, "examples": None},
+        train_steps, clock=clock, **options,
+    )  # fmt: skip
+    step_hook.begin()
+    return step_hook, report, monitor
+
+
+def bring_up(step_hook, step=0):
+    """As a new session at this step does."""
+    run = Run()
+    step_hook.after_create_session(SimpleNamespace(run=lambda tensor: step), run)
+    return run
+
+
+def do_step(step_hook, step, loss=0.5, examples=32):
+    run = Run()
+    results = {"global_step": step, "loss": loss, "examples": examples}
+    step_hook.after_run(run, SimpleNamespace(results=results))
+    return run
+
+
+def test_steps_are_counted(graph, clock):
+    step_hook, report, monitor = make_step_hook(clock)
+    bring_up(step_hook, 5)
+    assert monitor.fields == {"state": "training", "step": 5}
+    for step in (7, 8):
+        clock.now += 2
+        assert not do_step(step_hook, step).stop_requested
+    assert (report.global_step, report.local_steps, report.examples, report.train_secs) == (8, 2, 64, 4)
+    assert monitor.fields == {
+        "state": "training", "step": 8, "local_steps": 2, "loss": 0.5, "rate": 0.5, "local_rate": 0.5, "examples": 64,
+    }  # fmt: skip
+    step_hook.end(None)
+    assert monitor.fields["state"] == "ending"
+
+
+def test_time_of_training_goes_on_over_a_recovery(graph, clock):
+    step_hook, report, _ = make_step_hook(clock)
+    bring_up(step_hook)
+    clock.now += 3
+    do_step(step_hook, 1)
+    clock.now += 10
+    bring_up(step_hook, 0)
+    clock.now += 1
+    do_step(step_hook, 1)
+    assert (report.train_secs, report.local_steps, report.global_step) == (14, 2, 1)
+
+
+def test_progress_lines(graph, clock, lines):
+    step_hook, *_ = make_step_hook(clock, train_steps=200, log_every_secs=10)
+    bring_up(step_hook)
+    for step in range(1, 43, 2):  # every half second a step of its own and one of another worker
+        clock.now += 0.5
+        do_step(step_hook, step, loss=1 / step)
+    assert lines() == [
+        "step 1/200, loss 1, 2.0 steps/s (2.0 of them here)",
+        "step 41/200, loss 0.02439, 4.0 steps/s (2.0 of them here)",
+    ]
+
+
+def test_target(graph, clock):
+    step_hook, report, _ = make_step_hook(clock, train_steps=50)
+    bring_up(step_hook, 48)
+    assert not do_step(step_hook, 49).stop_requested
+    assert do_step(step_hook, 51).stop_requested
+    assert report.reason == "global step 51: target of 50 reached"
+
+
+def test_target_that_is_reached_already(graph, clock, lines):
+    step_hook, report, _ = make_step_hook(clock, train_steps=50)
+    assert bring_up(step_hook, 50).stop_requested
+    assert lines() == ["global step 50: the target of 50 is reached already"]
+    assert report.local_steps == 0
+
+
+def test_a_stop_signal_ends_the_loop_after_the_step(graph, clock):
+    guard = FakeGuard(StoppedError("stopped by SIGTERM", 143), stop_signal=15)
+    step_hook, *_ = make_step_hook(clock, guard)
+    bring_up(step_hook)
+    assert do_step(step_hook, 1).stop_requested
+
+
+def test_a_decision_of_the_guard_ends_the_loop_before_the_step(graph, clock):
+    guard = FakeGuard()
+    step_hook, *_ = make_step_hook(clock, guard)
+    assert step_hook.before_run(None) is not None
+    guard.failure = PeerLostError("ps:0 is gone")
+    with pytest.raises(PeerLostError, match="ps:0 is gone"):
+        step_hook.before_run(None)
+
+
+# Checkpoints.
+
+
+@pytest.fixture
+def saving(graph, clock, tmp_path):
+    """Makes a CheckpointHook and its raw session; `set_step` changes the variable."""
+    sessions = []
+
+    def make(**options):
+        step = tf1.train.get_global_step()
+        report = Report(TaskId("worker", 0))
+        saver = tf1.train.Saver(max_to_keep=None)
+        hook = CheckpointHook(saver, str(tmp_path), step, report, clock=clock, **options)
+        hook.begin()
+        number = tf1.placeholder(tf.int64, [])
+        assign = step.assign(number)
+        session = tf1.Session()
+        sessions.append(session)
+        session.run(tf1.global_variables_initializer())
+        return hook, report, session, lambda value: session.run(assign, {number: value})
+
+    yield make
+    for session in sessions:
+        session.close()
+
+
+def saved_steps(folder):
+    return sorted(
+        int(name.split("-")[1].split(".")[0]) for name in os.listdir(folder) if name.endswith(".index")
+    )
+
+
+def test_the_first_session_saves_at_once(saving, tmp_path):
+    hook, report, session, _ = saving(save_secs=600)
+    hook.after_create_session(session, None)
+    assert saved_steps(tmp_path) == [0]
+    assert report.checkpoint == str(tmp_path / "model.ckpt-0")
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint", "model.ckpt-0.data-00000-of-00001", "model.ckpt-0.index", "model.ckpt-0.meta",
+    ]  # fmt: skip
+
+
+def test_a_restored_session_does_not(saving, tmp_path):
+    hook, report, session, _ = saving(save_steps=10)
+    report.checkpoint = str(tmp_path / "model.ckpt-40")
+    hook.after_create_session(session, None)
+    assert saved_steps(tmp_path) == []
+    assert not hook.is_due(49) and hook.is_due(50)
+
+
+def test_period_in_steps(saving, tmp_path):
+    hook, _, session, set_step = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    due = [
+        step for step in range(35) if hook.is_due(step) and not [set_step(step), hook.save_if_due(session)][1]
+    ]
+    assert due == [10, 20, 30]
+    assert saved_steps(tmp_path) == [0, 10, 20, 30]
+
+
+def test_period_in_seconds(saving, clock):
+    hook, _, session, _ = saving(save_secs=60)
+    hook.after_create_session(session, None)
+    clock.now += 59
+    assert not hook.is_due(7)
+    clock.now += 1
+    assert hook.is_due(7)
+    assert not hook.is_due(0), "nothing is new"
+
+
+def test_both_periods(saving, clock):
+    hook, _, session, _ = saving(save_steps=10, save_secs=60)
+    hook.after_create_session(session, None)
+    assert hook.is_due(10)
+    clock.now += 60
+    assert hook.is_due(1)
+
+
+def test_a_model_that_was_rolled_back_is_saved(saving):
+    hook, report, session, _ = saving(save_steps=10)
+    report.checkpoint = "model.ckpt-40"
+    hook.after_create_session(session, None)
+    assert hook.is_due(35)
+
+
+def test_the_step_is_read_anew_before_saving(saving, tmp_path):
+    """Others have trained on since the step that this worker knows of."""
+    hook, report, session, set_step = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    set_step(13)
+    hook.after_run(SimpleNamespace(session=session), SimpleNamespace(results=10))
+    assert saved_steps(tmp_path) == [0, 13]
+    assert report.checkpoint.endswith("model.ckpt-13")
+
+
+def test_the_last_step_is_saved_once(saving, tmp_path, lines):
+    hook, _, session, set_step = saving(save_secs=600)
+    hook.after_create_session(session, None)
+    set_step(5)
+    hook.end(session)
+    hook.end(session)
+    assert saved_steps(tmp_path) == [0, 5]
+    assert lines() == [f"saved {tmp_path / 'model.ckpt-5'}"] * 2
+
+
+# The end.
+
+WORKERS = [TaskId("worker", 1), TaskId("worker", 2)]
+TRAINING = {"state": "training", "step": 9}
+
+
+def pending(records, ages=None, waited=0.0, is_reached=False):
+    hook = WaitForWorkersHook(
+        FakeMonitor(FakeView(records, ages)), WORKERS, FakeGuard(), SimpleNamespace(is_reached=is_reached),
+        on_idle=lambda session: None, stop_secs=30, peer_timeout_secs=60,
+    )  # fmt: skip
+    hook._is_reached = is_reached
+    return hook.pending(waited)
+
+
+def test_workers_that_train_are_waited_for():
+    records = {"worker:1": TRAINING, "worker:2": {"state": "ending", "step": 12}}
+    assert pending(records, waited=1000) == ["worker:1 (training at step 9)", "worker:2 (ending at step 12)"]
+
+
+@pytest.mark.parametrize("state", ["left", "failed", "stopped"])
+def test_workers_that_have_ended_are_not(state):
+    assert pending({"worker:1": {"state": state}, "worker:2": TRAINING}) == ["worker:2 (training at step 9)"]
+
+
+def test_one_that_is_silent_counts_as_gone():
+    records = {"worker:1": TRAINING, "worker:2": TRAINING}
+    assert pending(records, {"worker:1": 59, "worker:2": 61}) == ["worker:1 (training at step 9)"]
+
+
+def test_one_that_never_came_may_have_data():
+    records = {"worker:1": {"state": "left"}}
+    assert pending(records, waited=59) == ["worker:2 (has not joined)"]
+    assert pending(records, waited=61) == []
+    assert pending(records, is_reached=True) == [], "there is nothing left to do for it"
+
+
+def test_at_the_target_a_worker_has_time_for_its_last_step(lines):
+    records = {"worker:1": TRAINING, "worker:2": {"state": "left"}}
+    assert pending(records, waited=29, is_reached=True) == ["worker:1 (training at step 9)"]
+    assert pending(records, waited=31, is_reached=True) == []
+    assert lines() == ["worker:1 did not leave within 30 s of the target; its last step is lost"]
+
+
+def test_a_signal_ends_the_wait():
+    hook = WaitForWorkersHook(
+        FakeMonitor(FakeView({"worker:1": TRAINING})), WORKERS, FakeGuard(StoppedError("stopped by SIGINT", 130)),
+        SimpleNamespace(is_reached=False), lambda session: None, 30, 60,
+    )  # fmt: skip
+    hook.end(None)
