@@ -9,7 +9,7 @@ from fakes import Clock, FakeGuard, FakeMonitor, FakeView
 
 from ps_train import hooks
 from ps_train.cluster import TaskId
-from ps_train.compat import tf1
+from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError, StoppedError
 from ps_train.hooks import CheckpointHook, RateMeter, StepHook, WaitForWorkersHook
 from ps_train.reports import Report

@@ -287,12 +287,12 @@ def test_a_worker_that_leaves_early_shrinks_the_quorum(make_job):
     np.testing.assert_allclose(w, -sum(np.mean(one) for one in means))
 
 
-def build_counter(k):
+def build_counter(k, quorum=N):
     """Two variables, on a ps each; the gradient of worker k is 2**k."""
     w = tf1.get_variable("w", [], tf.float64, tf1.zeros_initializer())
     other = tf1.get_variable("other", [], tf.float64, tf1.zeros_initializer())
     gradient = tf.constant(2.0**k, tf.float64)
-    sync = SyncReplicasOptimizer(tf1.train.GradientDescentOptimizer(1.0), N)
+    sync = SyncReplicasOptimizer(tf1.train.GradientDescentOptimizer(1.0), quorum, N)
     step = tf1.train.get_global_step()
     train_op = sync.apply_gradients([(gradient, w), (gradient, other)], step)
     return sync, (train_op, [tf.stack([w, other]), step.read_value()])
@@ -346,6 +346,24 @@ def test_update_loop_discards_by_itself(make_job, caplog):
     w, global_step = first_update(job)  # each joins anew, as after a restart
     assert global_step == 1
     np.testing.assert_allclose(w, [-7 / 3, -7 / 3])
+
+
+def test_backup_worker_lost_halfway_through_its_push(make_job):
+    """It holds a place in the round until it is taken out; then the round is done again by those who are left."""
+    job = make_job(lambda k: build_counter(k, quorum=2))
+    for k in range(N):
+        job.join(k)
+    push_half(job, 2)
+    job.optimizers[0][0].remove(job.sessions[0], 2)
+
+    def work(k, session):
+        while session.run(job.built[k][1][1]) < 3:
+            session.run(job.built[k][0])
+
+    job.run_workers(work, numbers=[0, 1])
+    w, global_step = job.sessions[0].run(job.built[0][1])
+    assert global_step == 3
+    np.testing.assert_allclose(w, [-1.5 * 3] * 2)
 
 
 def test_a_chief_that_gave_its_gradient_comes_back_in_the_middle_of_a_round(make_job):
