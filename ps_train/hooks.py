@@ -10,6 +10,7 @@ The order in which `session` lists them is the order of the end, which is what m
 6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
 """
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -200,14 +201,24 @@ class CheckpointHook(tf1.train.SessionRunHook):
       global_step: variable.
       report: gets the newest checkpoint's path.
       save_steps, save_secs: periods; either may be None.
+      optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
     """
 
     def __init__(
-        self, saver, train_dir, global_step, report, save_steps=None, save_secs=None, clock=time.monotonic
+        self,
+        saver,
+        train_dir,
+        global_step,
+        report,
+        save_steps=None,
+        save_secs=None,
+        optimizers=(),
+        clock=time.monotonic,
     ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
+        self._optimizers = optimizers
         self._saved_step = self._saved_at = None
 
     def begin(self):
@@ -242,7 +253,11 @@ class CheckpointHook(tf1.train.SessionRunHook):
 
     def save(self, session, step):
         """Writes `model.ckpt-<step>`."""
-        self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+        with contextlib.ExitStack() as held:
+            for optimizer in self._optimizers:
+                held.enter_context(optimizer.paused(session))
+                step = int(session.run(self._read_step))
+            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
         path = f"{self._prefix}-{step}"
         if not os.path.exists(path + ".meta"):
             self._write_meta(path + ".meta")

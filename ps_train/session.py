@@ -95,6 +95,9 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, st
     optimizers = tf1.get_collection(COLLECTION)
     known = [hook.optimizer for hook in hooks if isinstance(hook, MemberHook)]
     members = [MemberHook(optimizer) for optimizer in optimizers if optimizer not in known]
+    for hook in [*hooks, *members]:
+        if isinstance(hook, MemberHook):
+            hook.guard = runtime.guard
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:
@@ -119,6 +122,7 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
                 runtime.report,
                 saving.save_steps,
                 saving.save_secs,
+                optimizers,
             )
         )
     wait = WaitForWorkersHook(

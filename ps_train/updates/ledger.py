@@ -16,6 +16,7 @@ Everything is one int64 vector, changed only by the transitions below, each unde
     round       number of the open round; increases for ever, never reused, unrelated to global_step
     going       last round for which `go` was rung
     updating    1 while the chief's update runs (a chief that finds a 1 knows that the variables are torn)
+    paused      1 while the chief saves: a full round is not rung before it is 0 again
     member[k]   1 if replica k is counted
     pending[k]  1 if it asked to join while a round was in progress
     waiting[k]  1 if it is owed a token when the round completes
@@ -40,6 +41,7 @@ class LedgerState(NamedTuple):
     round: object
     going: object
     updating: object
+    paused: object
     member: object
     pending: object
     waiting: object
@@ -48,9 +50,9 @@ class LedgerState(NamedTuple):
 
     @classmethod
     def from_vector(cls, vector, num_replicas):
-        """From the int64 vector `[3 + 5 * num_replicas]` that the ps holds."""
-        rows = [vector[3 + i * num_replicas : 3 + (i + 1) * num_replicas] for i in range(5)]
-        return cls(vector[0], vector[1], vector[2], *rows)
+        """From the int64 vector `[4 + 5 * num_replicas]` that the ps holds."""
+        rows = [vector[4 + i * num_replicas : 4 + (i + 1) * num_replicas] for i in range(5)]
+        return cls(vector[0], vector[1], vector[2], vector[3], *rows)
 
 
 def _as_int(condition):
@@ -75,7 +77,7 @@ class Ledger:
         self.token_queue_names = [f"{name}_token{i}" for i in range(num_replicas)]
         with tf1.device(device), tf1.name_scope(name):
             self._vector = tf1.Variable(
-                initial_value=lambda: tf.zeros([3 + 5 * num_replicas], tf.int64),
+                initial_value=lambda: tf.zeros([4 + 5 * num_replicas], tf.int64),
                 trainable=False, collections=[], use_resource=True, name=name,
             )  # fmt: skip
             self._mutex = tf.raw_ops.MutexV2(shared_name=name + "_mutex")
@@ -94,6 +96,9 @@ class Ledger:
             self.token = self._tokens[replica].dequeue(name="token")
             self.release = self._tokens[replica].enqueue(tf.constant(REFUSED, tf.int64), name="release")
             self.attach = self._build_attach()
+            self.wake = self._go.enqueue(tf.constant(ATTENTION, tf.int64), name="wake")
+            self.pause = self._locked(self._pause)
+            self.resume = self._locked(self._resume).op
             self.freeze = self._locked(self._freeze)
             self.thaw = self._locked(self._pay_waiting).op
 
@@ -129,7 +134,7 @@ class Ledger:
         with tf1.control_dependencies([lock]):
             state = LedgerState.from_vector(self._vector.read_value(), self.num_replicas)
             new, value, make_effects = transition(state)
-            vector = tf.concat([tf.stack([new.round, new.going, new.updating]), *new[3:]], 0)
+            vector = tf.concat([tf.stack(new[:4]), *new[4:]], 0)
             value = tf.identity(value)
         assigned = self._vector.assign(vector).op
         with tf1.control_dependencies([value, assigned]):
@@ -156,6 +161,7 @@ class Ledger:
             & (arrived >= self._needed(state))
             & (state.going < state.round)
             & (state.updating < 1)
+            & (state.paused < 1)
         )
         state = state._replace(going=tf.where(is_full, state.round, state.going))
         return state, lambda: [self._go.enqueue_many([tf.fill([tf.cast(is_full, tf.int32)], state.round)])]
@@ -260,6 +266,16 @@ class Ledger:
 
         return new, state.round, effects
 
+    def _pause(self, state):
+        """Holds back updates, unless one is rung or running; 1 if they are held back now."""
+        is_idle = (state.going < state.round) & (state.updating < 1)
+        state = state._replace(paused=tf.maximum(state.paused, _as_int(is_idle)))
+        return state, state.paused, lambda: []
+
+    def _resume(self, state):
+        state, effects = self._ring_if_full(state._replace(paused=tf.zeros_like(state.paused)))
+        return state, state.round, effects
+
     def _freeze(self, state):
         """Opens the next round but pays nobody: the chief empties the accumulators before it lets them go on."""
         state = state._replace(
@@ -277,7 +293,9 @@ class Ledger:
         """
 
         def transition(state):
-            state, ring = self._ring_if_full(state._replace(going=state.round - 1))
+            state, ring = self._ring_if_full(
+                state._replace(going=state.round - 1, paused=tf.zeros_like(state.paused))
+            )
             is_torn = tf.reduce_any(tf.equal(state.claimed, state.round) & (state.arrived < state.round))
 
             def effects():
@@ -293,7 +311,8 @@ class Ledger:
         """Starts a new generation at `first_round` with `first_members`; an op. Nobody may be training."""
         zeros = tf.zeros([self.num_replicas], tf.int64)
         never = tf.fill([self.num_replicas], self.first_round - 1)
-        head = tf.stack([self.first_round, self.first_round - 1, tf.zeros([], tf.int64)])
+        zero = tf.zeros([], tf.int64)
+        head = tf.stack([self.first_round, self.first_round - 1, zero, zero])
         assign = self._vector.assign(tf.concat([head, self.first_members, zeros, zeros, never, never], 0)).op
         # A worker of the old generation may still wait for a token: REFUSED sends it on, to find its session gone.
         emptied = [queue.dequeue_many(queue.size()).op for queue in [self._go, *self._tokens]]

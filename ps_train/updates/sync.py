@@ -217,6 +217,18 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self._empty_accumulators(session, round_number)
         session.run(self.ledger.thaw)
 
+    @contextlib.contextmanager
+    def paused(self, session):
+        """Within it no update changes the variables: what is saved is the model of one step. Called by the chief."""
+        is_paused = False
+        while self.update_loop is not None and self.update_loop.is_running and not is_paused:
+            is_paused = session.run(self.ledger.pause) > 0  # not while an update is running; it is short
+        try:
+            yield
+        finally:
+            if is_paused:
+                session.run(self.ledger.resume)
+
     def remove(self, session, replica):
         """Takes a lost replica out of the quorum."""
         session.run(self.ledger.leave, {self.ledger.leaver: replica})
@@ -257,6 +269,7 @@ class MemberHook(tf1.train.SessionRunHook):
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
+        self.guard: Any = None  # liveness.Guard, set by session.make
 
     def begin(self):
         """Checks that the graph has the optimizer's nodes."""
@@ -280,8 +293,9 @@ class MemberHook(tf1.train.SessionRunHook):
         session.run(optimizer._set_stamp, {optimizer._new_stamp: token})
 
     def end(self, session):
-        """Shrinks the quorum by this replica."""
-        self.optimizer.remove(session, self.optimizer.ledger.replica)
+        """Shrinks the quorum by this replica, unless it was stopped by a signal and will come back."""
+        if self.guard is None or self.guard.stop_signal is None:
+            self.optimizer.remove(session, self.optimizer.ledger.replica)
 
 
 class UpdateLoop(tf1.train.SessionRunHook):
@@ -317,9 +331,18 @@ class UpdateLoop(tf1.train.SessionRunHook):
         )
         self._thread.start()
 
+    @property
+    def is_running(self):
+        """Whether the thread is there to complete a round."""
+        return self._thread is not None and self._thread.is_alive()
+
     def end(self, session):
-        """Stops the thread; no update is running, as every worker has left."""
-        self._stop()
+        """Stops the thread, after the update that it may be in the middle of."""
+        self._stopping.set()
+        if self._session is not None:
+            session.run(self._optimizer.ledger.wake)
+            self._thread.join(timeout=10)
+            self._stop()
 
     def _stop(self):
         self._stopping.set()
