@@ -17,6 +17,7 @@ Everything is one int64 vector, changed only by the transitions below, each unde
     going       last round for which `go` was rung
     updating    1 while the chief's update runs (a chief that finds a 1 knows that the variables are torn)
     paused      1 while the chief saves: a full round is not rung before it is 0 again
+    torn        1 from when a half-made push was seen until its round is discarded
     member[k]   1 if replica k is counted
     pending[k]  1 if it asked to join while a round was in progress
     waiting[k]  1 if it is owed a token when the round completes
@@ -42,6 +43,7 @@ class LedgerState(NamedTuple):
     going: object
     updating: object
     paused: object
+    torn: object
     member: object
     pending: object
     waiting: object
@@ -50,9 +52,9 @@ class LedgerState(NamedTuple):
 
     @classmethod
     def from_vector(cls, vector, num_replicas):
-        """From the int64 vector `[4 + 5 * num_replicas]` that the ps holds."""
-        rows = [vector[4 + i * num_replicas : 4 + (i + 1) * num_replicas] for i in range(5)]
-        return cls(vector[0], vector[1], vector[2], vector[3], *rows)
+        """From the int64 vector `[5 + 5 * num_replicas]` that the ps holds."""
+        rows = [vector[5 + i * num_replicas : 5 + (i + 1) * num_replicas] for i in range(5)]
+        return cls(*[vector[i] for i in range(5)], *rows)
 
 
 def _as_int(condition):
@@ -77,7 +79,7 @@ class Ledger:
         self.token_queue_names = [f"{name}_token{i}" for i in range(num_replicas)]
         with tf1.device(device), tf1.name_scope(name):
             self._vector = tf1.Variable(
-                initial_value=lambda: tf.zeros([4 + 5 * num_replicas], tf.int64),
+                initial_value=lambda: tf.zeros([5 + 5 * num_replicas], tf.int64),
                 trainable=False, collections=[], use_resource=True, name=name,
             )  # fmt: skip
             self._mutex = tf.raw_ops.MutexV2(shared_name=name + "_mutex")
@@ -134,7 +136,7 @@ class Ledger:
         with tf1.control_dependencies([lock]):
             state = LedgerState.from_vector(self._vector.read_value(), self.num_replicas)
             new, value, make_effects = transition(state)
-            vector = tf.concat([tf.stack(new[:4]), *new[4:]], 0)
+            vector = tf.concat([tf.stack(new[:5]), *new[5:]], 0)
             value = tf.identity(value)
         assigned = self._vector.assign(vector).op
         with tf1.control_dependencies([value, assigned]):
@@ -216,7 +218,10 @@ class Ledger:
         )
         keep = 1 - mine
         state = state._replace(
-            member=state.member * keep, pending=state.pending * keep, waiting=state.waiting * keep
+            member=state.member * keep,
+            pending=state.pending * keep,
+            waiting=state.waiting * keep,
+            torn=tf.maximum(state.torn, _as_int(is_torn)),
         )
         state, effects = self._ring_if_full(state)
         return state, state.round, lambda: [*effects(), self._ring_attention(is_torn)]
@@ -234,6 +239,7 @@ class Ledger:
             new = state._replace(
                 waiting=tf.where(mine > 0, _as_int(tf.fill(tf.shape(mine), ~pays_member)), state.waiting),
                 pending=tf.maximum(state.pending, mine * _as_int(~is_member)),
+                torn=tf.maximum(state.torn, _as_int(is_torn)),
             )
             new, pays_newcomer = self._admit_if_idle(new, mine, ~is_member)
             token = tf.where(pays_member | pays_newcomer, state.round, tf.constant(REFUSED, tf.int64))
@@ -281,6 +287,7 @@ class Ledger:
         state = state._replace(
             round=state.round + 1,
             updating=tf.ones_like(state.updating),
+            torn=tf.zeros_like(state.torn),
             member=tf.maximum(state.member, state.pending),
             pending=tf.zeros_like(state.pending),
         )
@@ -289,19 +296,19 @@ class Ledger:
     def _build_attach(self):
         """For a chief that (re)joins a living ledger: rings anew, as the old chief may have taken what was rung.
 
-        A push that is going on is taken for one that was cut off; its round is done again, which costs time only.
+        A call for attention is repeated as long as its round is not discarded (`torn`). A push that is merely going on is
+        left alone: if its worker is lost, its return or its removal says so.
         """
 
         def transition(state):
             state, ring = self._ring_if_full(
                 state._replace(going=state.round - 1, paused=tf.zeros_like(state.paused))
             )
-            is_torn = tf.reduce_any(tf.equal(state.claimed, state.round) & (state.arrived < state.round))
 
             def effects():
                 emptied = self._go.dequeue_many(self._go.size()).op
                 with tf1.control_dependencies([emptied]):
-                    return [*ring(), self._ring_attention(is_torn)]
+                    return [*ring(), self._ring_attention(state.torn > 0)]
 
             return state, state.round, effects
 
@@ -312,7 +319,7 @@ class Ledger:
         zeros = tf.zeros([self.num_replicas], tf.int64)
         never = tf.fill([self.num_replicas], self.first_round - 1)
         zero = tf.zeros([], tf.int64)
-        head = tf.stack([self.first_round, self.first_round - 1, zero, zero])
+        head = tf.stack([self.first_round, self.first_round - 1, zero, zero, zero])
         assign = self._vector.assign(tf.concat([head, self.first_members, zeros, zeros, never, never], 0)).op
         # A worker of the old generation may still wait for a token: REFUSED sends it on, to find its session gone.
         emptied = [queue.dequeue_many(queue.size()).op for queue in [self._go, *self._tokens]]
