@@ -25,7 +25,7 @@ setup(
         "tensorboard": ["tensorboard"],
         "test": ["hypothesis", "mypy", "pytest", "ruff", "scikit-learn", "tf_keras>=2.21"],
     },
-    entry_points={"console_scripts": ["ps_train = ps_train.__main__:main"]},
+    entry_points={"console_scripts": ["ps_train = ps_train.__main__:run"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",

@@ -6,6 +6,8 @@ status. A user's mistake is answered before TensorFlow is imported.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import difflib
 import os
 import sys
@@ -94,5 +96,19 @@ def _print(text: str) -> int:
     return EXIT_DONE
 
 
+def end(status: int) -> None:
+    """Ends the process now: exit handlers run, and threads blocked in TensorFlow are not waited for."""
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def run() -> None:
+    """The `ps_train` command."""
+    end(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

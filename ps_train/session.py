@@ -14,6 +14,7 @@ The stock creators initialize a living model anew when a chief returns without a
 ever, silently, for a ps that does not come.
 """
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +160,18 @@ def _summary_hooks(saving):
     return hooks
 
 
+class BoundedSession(tf1.Session):
+    """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds."""
+
+    CLOSE_SECS = 2.0
+
+    def close(self):
+        """Closes in a thread of its own and waits no longer than CLOSE_SECS for it."""
+        closing = threading.Thread(target=super().close, daemon=True, name="ps_train-close")
+        closing.start()
+        closing.join(self.CLOSE_SECS)
+
+
 class SessionCreator(tf1.train.SessionCreator):
     """Makes raw sessions on a model that is valid, as the module says."""
 
@@ -214,7 +227,7 @@ class SessionCreator(tf1.train.SessionCreator):
         """A session without any bring-up."""
         runtime = self._runtime
         config = session_config(runtime.context.task, runtime.config)
-        return tf1.Session(runtime.target, graph=self._global_step.graph, config=config)
+        return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
 
     def _create(self, runs, deadline):
         session = self.make_raw_session()
