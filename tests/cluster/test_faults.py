@@ -113,11 +113,10 @@ def test_error_in_the_model_ends_every_task(make_job, tmp_path):
     model.write_text("from ps_train.builtin_model import input_fn\n\ndef model_fn(features, labels, mode, params):\n"
                      "    return params['unitz']\n")  # fmt: skip
     job = make_job(1, 2)
-    job.start("ps:0")
-    job.start("worker:0", model=tmp_path / "faulty.py")
-    job.start("worker:1")
+    ps, other = job.start_all(["ps:0", "worker:1"])
+    other.wait_for_line("waiting for worker:0 at .* to initialize or restore the model")
+    chief = job.start("worker:0", model=model)
     job.expect_exits(1, secs=START_SECS / 2)
-    ps, chief, other = job.tasks
     assert "unitz" in chief.report["reason"] and str(model) in chief.report["reason"]
     assert ps.report["reason"] == other.report["reason"] == f"worker:0 failed: {chief.report['reason']}"
 
