@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 from ps_train.errors import UsageError
 
 UPDATES = ("async", "sync")
+LOSS_POLICIES = ("fail", "continue")
+NAN_POLICIES = ("stop", "skip", "ignore")
 DEFAULT_CHECKPOINT_SECS = 600.0
 MAX_SEED = 2**31 - 1
 
@@ -74,6 +76,10 @@ class TrainConfig:
     """How long, in seconds, a peer may be gone before it counts as lost."""
     shutdown_timeout_secs: float = 30.0
     """How long, in seconds, a task waits for the others at its end."""
+    on_worker_loss: str = "fail"
+    """Sync, a worker is gone for `peer_timeout_secs`: `fail` ends the job with 138, `continue` goes on without it."""
+    on_nan: str = "stop"
+    """NaN or Inf in loss or gradients: `stop` ends the job with 1, `skip` drops the step, `ignore` does not look."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     report_file: str | None = None
@@ -122,6 +128,9 @@ class TrainConfig:
             found.append(f"--seed={self.seed} is out of range. Expected a whole number from 0 to {MAX_SEED}.")
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
+        for name, choices in (("on_worker_loss", LOSS_POLICIES), ("on_nan", NAN_POLICIES)):
+            if getattr(self, name) not in choices:
+                found.append(f"--{name}={getattr(self, name)} is unknown. Expected {', '.join(choices)}.")
         return found + self._aggregation_problems(num_workers)
 
     def _aggregation_problems(self, num_workers: int | None) -> list[str]:

@@ -46,6 +46,11 @@ class PeerLostError(PsTrainError):
 
     exit_status = EXIT_RETRYABLE
 
+    def __init__(self, message: str, is_model_safe: bool = False):
+        """`is_model_safe`: only workers were lost, so that the chief can still save the model on the ps tasks."""
+        super().__init__(message)
+        self.is_model_safe = is_model_safe
+
 
 class StoppedError(PsTrainError):
     """The task was asked to stop by a signal. `exit_status` is 128 + the signal's number."""

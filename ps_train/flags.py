@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from ps_train.cluster import JOBS, shown
-from ps_train.config import UPDATES, Params, TrainConfig, parse_model_params
+from ps_train.config import LOSS_POLICIES, NAN_POLICIES, UPDATES, Params, TrainConfig, parse_model_params
 from ps_train.errors import UsageError
 from ps_train.resolvers import CHOICES, ClusterFlags
 
@@ -60,6 +60,8 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field(
             "replicas_to_aggregate", int, "sync: gradients per update; fewer = backup workers [all workers]"
         ),
+        _field("on_worker_loss", LOSS_POLICIES, "sync, a worker is lost: fail, or continue without it"),
+        _field("on_nan", NAN_POLICIES, "NaN or Inf in loss or gradients: stop, skip the step, or ignore"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (

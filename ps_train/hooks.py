@@ -18,6 +18,7 @@ from typing import Any
 from ps_train.compat import tf, tf1
 from ps_train.liveness import SILENCE_SECS
 from ps_train.logs import Throttle, log
+from ps_train.updates.finite import explain_bad_number, is_bad_number
 
 
 class StepHook(tf1.train.SessionRunHook):
@@ -43,6 +44,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._fetches = dict(fetches or {})
         self._clock = clock
         self._log_due, self._post_due = Throttle(log_every_secs), Throttle(0.5)
+        self._skip_line_due = Throttle(log_every_secs)
         self._rate = RateMeter(clock)
         self._started = None
         self.is_reached = self.is_last = False
@@ -71,8 +73,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def before_run(self, run_context):
         """Fetches the step's figures."""
-        if self._guard.failure is not None:
-            raise self._guard.failure
+        self._raise_failure()
         return self._args
 
     def after_run(self, run_context, run_values):
@@ -82,6 +83,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def follow(self, values):
         """Takes in a step's fetched figures; True if it is the last."""
+        self._raise_failure()
         report = self._report
         step = int(values["global_step"])
         self.step = report.global_step = step
@@ -96,6 +98,22 @@ class StepHook(tf1.train.SessionRunHook):
             report.reason = f"global step {step}: target of {self._train_steps} reached"
         self.is_last = self.is_reached or self._guard.should_stop
         return self.is_last
+
+    def skip(self, error):
+        """Counts a step that was dropped for NaN or Inf."""
+        self._report.skipped_steps += 1
+        self._monitor.post(skipped=self._report.skipped_steps)
+        if self._skip_line_due.is_due(self._clock()):
+            explained = explain_bad_number(
+                error, self._report.task, self._report.local_steps + 1, self._report.global_step
+            )
+            log.warning("step dropped (%d so far): %s", self._report.skipped_steps, explained)
+
+    def _raise_failure(self):
+        """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
+        failure = self._guard.failure
+        if failure is not None and not getattr(failure, "is_model_safe", False):
+            raise failure
 
     def end(self, session):
         """Shows the last figures."""
@@ -135,12 +153,14 @@ class StepRunner:
       step_hook: StepHook.
       fetches: as the StepHook's.
       always: run every step with all hooks.
+      skips_bad_numbers: go on after a step that failed its check for NaN and Inf.
     """
 
     BURST_SECS = 0.25
     HOOK_STEPS = 100
 
-    def __init__(self, ops, step_hook, fetches, always=False):
+    def __init__(self, ops, step_hook, fetches, always=False, skips_bad_numbers=False):
+        self._skips_bad_numbers = skips_bad_numbers
         self._step, self._step_hook, self._fetches, self._always = ops.step, step_hook, fetches, always
         self._session: Any = None
         self._call: Any = None
@@ -157,12 +177,20 @@ class StepRunner:
             self._count = 0
         end = time.monotonic() + self.BURST_SECS
         while not self.is_done and time.monotonic() < end:
-            if self._wants_hooks():
-                step_context.run_with_hooks(self._step)
-                self.is_done = self._step_hook.is_last
-            else:
-                self.is_done = self._step_hook.follow(self._call()[1])
+            try:
+                self._run_one(step_context)
+            except tf.errors.InvalidArgumentError as error:
+                if not (self._skips_bad_numbers and is_bad_number(error)):
+                    raise
+                self._step_hook.skip(error)
             self._count += 1
+
+    def _run_one(self, step_context):
+        if self._wants_hooks():
+            step_context.run_with_hooks(self._step)
+            self.is_done = self._step_hook.is_last
+        else:
+            self.is_done = self._step_hook.follow(self._call()[1])
 
     def _wants_hooks(self):
         if self._always or self._count % self.HOOK_STEPS == 0:

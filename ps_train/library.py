@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 
-from ps_train import logs, ps, session, worker
+from ps_train import logs, ps, session, task_context, worker
 from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf1
 from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
@@ -77,7 +77,8 @@ class Server:
         timeouts = session.Timeouts(startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs)
         is_main = threading.current_thread() is threading.main_thread()
         report = Report(task, is_chief=cluster.is_chief(task))
-        self.runtime = start_task(task, cluster, report, timeouts, handle_signals=is_main, config=config)
+        context = task_context.TaskContext(task, cluster)
+        self.runtime = start_task(context, report, timeouts, handle_signals=is_main, config=config)
         self.has_left = False
         _servers[self.target] = self
 

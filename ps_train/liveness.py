@@ -32,10 +32,43 @@ REPEAT_SECS = 0.5
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
+class AwakeClock:
+    """Seconds on a monotonic clock that stands still while this process does (SIGSTOP, a suspended machine).
+
+    Whoever slept has heard from nobody meanwhile, and must not take the others for dead. It has to be read more often
+    than every SUSPENDED_SECS, which the guard's thread does.
+    """
+
+    SUSPENDED_SECS = 3.0
+
+    def __init__(self, clock=time.monotonic):
+        self._clock, self._lock = clock, threading.Lock()
+        self._last, self._asleep = clock(), 0.0
+
+    def __call__(self):
+        """Now."""
+        with self._lock:
+            now = self._clock()
+            gap = now - self._last
+            if gap > self.SUSPENDED_SECS:
+                self._asleep += gap
+                log.warning("this process stood still for %.0f s", gap)
+            self._last = now
+            return now - self._asleep
+
+    def restart(self):
+        """Counts from now on: nothing has read the clock before, so that was no sleep."""
+        with self._lock:
+            self._last = self._clock()
+
+
+awake_clock = AwakeClock()
+
+
 class Link:
     """This task's line to one ps: the board's last content, and since when it does not answer."""
 
-    def __init__(self, board, clock=time.monotonic):
+    def __init__(self, board, clock=awake_clock):
         self.board, self._clock = board, clock
         self.task, self.address = board.task, board.address
         self.reason = "not tried yet"
@@ -107,6 +140,7 @@ class Monitor:
 
     def __init__(self, task, boards, **fields):
         self.task = task
+        awake_clock.restart()
         self.run_id = uuid.uuid4().hex[:12]
         self.links = [Link(board) for board in boards]
         self._lock = threading.Lock()
@@ -251,6 +285,7 @@ class Guard:
     def _run(self):
         judged = Throttle(0.5)
         while not self._done.wait(0.05):
+            awake_clock()
             self._read_signals()
             if self.failure is None and judged.is_due():
                 self._ask_judge()
@@ -302,7 +337,7 @@ class Guard:
             os._exit(error.exit_status)
 
 
-def wait_until(condition, describe, timeout_secs, guard=None, clock=time.monotonic, sleep=time.sleep):
+def wait_until(condition, describe, timeout_secs, guard=None, clock=awake_clock, sleep=time.sleep):
     """Waits for `condition()`, never silently and never for ever.
 
     Args:

@@ -14,7 +14,7 @@ A worker that never joined holds nobody up; one that is silent for `shutdown_tim
 import time
 
 from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError
-from ps_train.liveness import SILENCE_SECS
+from ps_train.liveness import SILENCE_SECS, awake_clock
 from ps_train.logs import Throttle, log
 
 POLL_SECS = 0.2
@@ -55,7 +55,7 @@ class Verdict:
       clock: seconds.
     """
 
-    def __init__(self, workers, timeouts, clock=time.monotonic):
+    def __init__(self, workers, timeouts, clock=awake_clock):
         self._workers, self._timeouts, self._clock = workers, timeouts, clock
         self._last_seen = clock()
         self._is_joined = False

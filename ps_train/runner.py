@@ -76,11 +76,13 @@ def _run_member(task, cluster, config, report):
         return
     from ps_train.session import Timeouts
     from ps_train.startup import start_task
+    from ps_train.task_context import TaskContext
 
     timeouts = Timeouts(config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs)
-    runtime = start_task(
-        task, cluster, report, timeouts, config.update, config.replicas_to_aggregate, config.report_file
+    context = TaskContext(
+        task, cluster, config.update, config.replicas_to_aggregate, config.on_worker_loss, config.on_nan
     )
+    runtime = start_task(context, report, timeouts, config.report_file)
     try:
         if task.job == "ps":
             from ps_train import ps
@@ -120,7 +122,7 @@ def _run_worker(runtime, config):
         worker.leave(runtime, state, error.exit_status, str(error))
         raise
     except Exception as error:
-        explained = worker.explain(error)
+        explained = worker.explain(runtime, error)
         worker.leave(runtime, "failed", explained.exit_status, str(explained))
         raise explained from error
     if runtime.report.is_chief:

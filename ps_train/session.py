@@ -28,8 +28,10 @@ from ps_train.inputs import build_input_init
 from ps_train.liveness import wait_until
 from ps_train.logs import log
 from ps_train.server import session_config
+from ps_train.updates.roster import Roster
 from ps_train.updates.sync import COLLECTION, MemberHook, UpdateLoop
 
+BACKUP_LEASE_SECS = 5.0
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
 
 
@@ -135,8 +137,29 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
         stop_secs=timeouts.shutdown_timeout_secs,
         peer_timeout_secs=timeouts.peer_timeout_secs,
     )
+    lease, removes = roster_policy(context, timeouts.peer_timeout_secs)
+    roster = Roster(
+        optimizers,
+        runtime.monitor,
+        context.cluster.training_tasks,
+        context.task,
+        creator.make_raw_session,
+        lease,
+        removes,
+    )
     loops = [UpdateLoop(optimizer, creator.make_raw_session) for optimizer in optimizers]
-    return [*_summary_hooks(saving), wait, *loops, *savers]
+    rosters = [roster] if optimizers else []
+    return [*_summary_hooks(saving), wait, *rosters, *loops, *savers]
+
+
+def roster_policy(context, peer_timeout_secs):
+    """(lease, removes): after how many seconds of silence the chief calls a worker lost, and whether the job goes on.
+
+    With backup workers a half-made push holds up a round that needs nobody else: it is discarded soon.
+    """
+    removes = context.on_worker_loss == "continue"
+    has_backups = context.quorum < context.cluster.num_workers
+    return (min(BACKUP_LEASE_SECS, peer_timeout_secs) if has_backups else peer_timeout_secs), removes
 
 
 def _summary_hooks(saving):

@@ -11,25 +11,13 @@ from ps_train.liveness import Guard, Monitor
 from ps_train.logs import log
 
 
-def start_task(
-    task,
-    cluster,
-    report,
-    timeouts=None,
-    update="async",
-    replicas_to_aggregate=None,
-    report_file=None,
-    handle_signals=True,
-    config=None,
-):
+def start_task(context, report, timeouts=None, report_file=None, handle_signals=True, config=None):
     """Starts the task.
 
     Args:
-      task: TaskId in `cluster`.
-      cluster: Cluster.
+      context: TaskContext: the task, its cluster, the job's update rule.
       report: Report, written to `report_file` if the guard has to end the process.
       timeouts: session.Timeouts.
-      update, replicas_to_aggregate: the job's update rule.
       report_file: path or None.
       handle_signals: whether SIGINT and SIGTERM are taken; only possible in the main thread.
       config: `tf1.ConfigProto` for server and sessions.
@@ -41,7 +29,7 @@ def start_task(
       UsageError: the task is not in the cluster.
       PeerLostError: its port is taken.
     """
-    context = task_context.TaskContext(task, cluster, update, replicas_to_aggregate)
+    task, cluster = context.task, context.cluster
     task_context.set_current(context)
     tf_server = server.start_server(cluster, task, config)
     monitor = _make_monitor(task, cluster)

@@ -18,13 +18,17 @@ class TaskContext:
       task: e.g. worker:1.
       cluster: all hosts.
       update: 'async' or 'sync'.
-      replicas_to_aggregate: gradients per synchronous update.
+      replicas_to_aggregate: gradients per synchronous update; None: one of each worker.
+      on_worker_loss: 'fail' or 'continue' when a worker that a synchronous job needs is lost.
+      on_nan: 'stop', 'skip' or 'ignore'.
     """
 
     task: TaskId
     cluster: Cluster
     update: str = "async"
     replicas_to_aggregate: int | None = None
+    on_worker_loss: str = "fail"
+    on_nan: str = "stop"
 
     @property
     def is_chief(self):
@@ -35,6 +39,11 @@ class TaskContext:
     def replica(self):
         """This training task's number, the chief's being 0."""
         return self.cluster.shard_index(self.task)
+
+    @property
+    def quorum(self):
+        """Gradients per synchronous update."""
+        return self.replicas_to_aggregate or self.cluster.num_workers
 
     @property
     def worker_device(self):

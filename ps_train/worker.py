@@ -16,6 +16,7 @@ from ps_train.compat import tf, tf1
 from ps_train.errors import EXIT_PERMANENT, ModelError, PeerLostError, PsTrainError
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.logs import log
+from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 
 SUMMARY_STEPS = 100
@@ -55,7 +56,13 @@ def run(runtime, config, model):
             summary_steps=SUMMARY_STEPS,
             rate_steps=SUMMARY_STEPS,
         )
-        runner = StepRunner(ops, step_hook, fetches, always=bool(ops.hooks))
+        runner = StepRunner(
+            ops,
+            step_hook,
+            fetches,
+            always=bool(ops.hooks),
+            skips_bad_numbers=context.on_nan == "skip",
+        )
         with session.make(runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner) as sess:
             try:
                 while not sess.should_stop() and not runner.is_done:
@@ -77,13 +84,9 @@ def judge(runtime):
     """What the guard asks twice a second: an error if this task cannot usefully go on, else None."""
     monitor, context, bound = runtime.monitor, runtime.context, runtime.timeouts.peer_timeout_secs
     view = monitor.view()
-    job = view.record("job")
     for key, record in view.records.items():
-        if (
-            key != str(context.task)
-            and record.get("state") == "failed"
-            and record.get("exit_status") == EXIT_PERMANENT
-        ):
+        has_failed = record.get("state") == "failed" and record.get("exit_status") == EXIT_PERMANENT
+        if has_failed and key != str(context.task):
             return PsTrainError(f"{key} failed: {record.get('reason', '')}")
     if monitor.get("state") not in ("training", "ending"):
         return None  # bring-up has bounds of its own
@@ -92,25 +95,29 @@ def judge(runtime):
             return PeerLostError(
                 f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason}"
             )
-    if job.get("is_over"):
+    if view.record("job").get("is_over"):
         return None
-    for task in _needed_tasks(context):
-        record, age = view.record(str(task)), view.age(str(task))
-        if record and record.get("state") != "left" and age > bound:
-            address = context.cluster.address(task)
-            return PeerLostError(
-                f"{task} at {address} has been gone for {bound:g} s (last at step {record.get('step')})"
-            )
-    return None
+    return _judge_workers(context, view, bound)
 
 
-def _needed_tasks(context):
-    """Training tasks without which this one cannot go on: the chief, and in sync without backups all."""
+def _judge_workers(context, view, bound):
+    """An error if the chief is lost, or (sync) so many others that no update can have all the gradients that it needs."""
+    chief = context.cluster.chief_task
     others = [task for task in context.cluster.training_tasks if task != context.task]
-    num_workers = context.cluster.num_workers
-    if context.update == "sync" and (context.replicas_to_aggregate or num_workers) == num_workers:
-        return others
-    return [task for task in others if context.cluster.is_chief(task)]
+    records = {task: view.record(str(task)) for task in others}
+    left = [task for task in others if records[task].get("state") == "left"]
+    lost = [task for task in others if records[task] and task not in left and view.age(str(task)) > bound]
+    if context.update != "sync" or context.on_worker_loss == "continue":
+        lost = [task for task in lost if task == chief]
+    num_present = context.cluster.num_workers - len(left)
+    num_needed = min(context.quorum, num_present) if context.update == "sync" else 1
+    if not lost or (chief not in lost and num_present - len(lost) >= num_needed):
+        return None
+    named = ", ".join(
+        f"{task} at {context.cluster.address(task)} (last at step {records[task].get('step')})"
+        for task in lost
+    )
+    return PeerLostError(f"gone for {bound:g} s: {named}", is_model_safe=True)
 
 
 def make_release(runtime, optimizers):
@@ -144,8 +151,11 @@ def leave(runtime, state, exit_status, reason):
     runtime.monitor.flush()
 
 
-def explain(error):
+def explain(runtime, error):
     """The user's error behind an exception of the session, as a ModelError in one line."""
+    if is_bad_number(error):
+        report = runtime.report
+        return explain_bad_number(error, report.task, report.local_steps + 1, report.global_step)
     if isinstance(error, tf.errors.OpError):
         where = _user_frame(error.op)
         return ModelError(f"{type(error).__name__}{where}: {_cause(error.message)[:600]}")
@@ -157,7 +167,7 @@ def _cause(message):
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[nodes[-1] + 1 :] if nodes else lines
-    headers = ("Graph execution error", "From /job:", "2 root error(s) found")
+    headers = ("Graph execution error", "From /job:", "2 root error(s) found", "=====")
     return next((line for line in lines if not line.startswith(headers)), "")
 
 

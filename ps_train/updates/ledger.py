@@ -94,6 +94,7 @@ class Ledger:
             self.reset = self._build_reset()
             self.leaver = tf1.placeholder(tf.int64, [], "leaver")
             self.leave = self._locked(lambda s: self._leave(s, self.leaver)).op
+            self.lose = self._locked(lambda s: self._lose(s, self.leaver)).op
             self.join = self._build_join()
             self.token = self._tokens[replica].dequeue(name="token")
             self.release = self._tokens[replica].enqueue(tf.constant(REFUSED, tf.int64), name="release")
@@ -213,9 +214,7 @@ class Ledger:
 
     def _leave(self, state, replica):
         mine = self._mine(replica)
-        is_torn = tf.reduce_any(
-            (mine > 0) & tf.equal(state.claimed, state.round) & (state.arrived < state.round)
-        )
+        is_torn = self._is_torn(state, mine)
         keep = 1 - mine
         state = state._replace(
             member=state.member * keep,
@@ -226,6 +225,17 @@ class Ledger:
         state, effects = self._ring_if_full(state)
         return state, state.round, lambda: [*effects(), self._ring_attention(is_torn)]
 
+    def _lose(self, state, replica):
+        """Has the round discarded if the replica's push is half-made; it stays a member."""
+        is_torn = self._is_torn(state, self._mine(replica))
+        state = state._replace(torn=tf.maximum(state.torn, _as_int(is_torn)))
+        return state, state.round, lambda: [self._ring_attention(is_torn)]
+
+    def _is_torn(self, state, mine):
+        return tf.reduce_any(
+            (mine > 0) & tf.equal(state.claimed, state.round) & (state.arrived < state.round)
+        )
+
     def _build_join(self):
         """Joins this replica, empties its token queue; its token, or REFUSED when it must wait for one."""
         mine = self._mine(self.replica)
@@ -234,7 +244,7 @@ class Ledger:
         def transition(state):
             is_member = tf.reduce_sum(state.member * mine) > 0
             contributed = tf.reduce_any((mine > 0) & tf.equal(state.claimed, state.round))
-            is_torn = contributed & tf.reduce_any((mine > 0) & (state.arrived < state.round))
+            is_torn = self._is_torn(state, mine)
             pays_member = is_member & ~contributed & (state.updating < 1)
             new = state._replace(
                 waiting=tf.where(mine > 0, _as_int(tf.fill(tf.shape(mine), ~pays_member)), state.waiting),

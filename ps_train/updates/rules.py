@@ -4,10 +4,13 @@ optimizer = DistributedOptimizer(tf1.train.AdamOptimizer(1e-3))   # in a model_f
 train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
 """
 
+from typing import Any
+
 from ps_train import task_context
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
 from ps_train.updates import sync
+from ps_train.updates.finite import check_gradients
 
 COLLECTION = "ps_train/distributed_optimizers"
 
@@ -18,14 +21,19 @@ class AsyncOptimizer(tf1.train.Optimizer):
     def __init__(self, optimizer):
         super().__init__(use_locking=False, name=optimizer.get_name())
         self._optimizer = optimizer
+        self._loss: Any = None
 
-    def compute_gradients(self, *args, **kwargs):
-        """As the wrapped optimizer's."""
-        return self._optimizer.compute_gradients(*args, **kwargs)
+    def compute_gradients(self, loss, *args, **kwargs):
+        """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
+        self._loss = None if callable(loss) else loss
+        return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """As the wrapped optimizer's."""
+        """As the wrapped optimizer's, of gradients that were checked for NaN and Inf."""
         tf1.add_to_collection(COLLECTION, self)
+        context = task_context.current_or_none()
+        if context is not None:
+            grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
         return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
     def get_slot(self, *args, **kwargs):

@@ -32,6 +32,7 @@ from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
 from ps_train.logs import log
+from ps_train.updates.finite import check_gradients
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
 
 COLLECTION = "ps_train/sync_optimizers"
@@ -82,10 +83,16 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             use_locking,
             name,
         )
+        self._loss: Any = None
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None
         self.update_loop: Any = None  # on the chief
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
+
+    def compute_gradients(self, loss, *args, **kwargs):
+        """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
+        self._loss = None if callable(loss) else loss
+        return super().compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """Builds the step and the update; returns the op that a worker runs each step.
@@ -109,6 +116,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
                 "No variable gets a gradient: the loss does not depend on any trainable variable. Check model_fn."
             )
         context = task_context.current()
+        grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
         self._global_step = global_step
         count = len(tf1.get_collection(COLLECTION))
         with tf1.device(context.worker_device):
@@ -232,6 +240,10 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
     def remove(self, session, replica):
         """Takes a lost replica out of the quorum."""
         session.run(self.ledger.leave, {self.ledger.leaver: replica})
+
+    def forget_push(self, session, replica):
+        """Has the open round done again if a lost replica's push to it is half-made; the replica stays in the quorum."""
+        session.run(self.ledger.lose, {self.ledger.leaver: replica})
 
     def is_torn(self, session):
         """Whether the variables are unusable for a new chief: no ledger, or an update was cut off halfway."""

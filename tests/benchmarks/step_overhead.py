@@ -48,10 +48,11 @@ def measure(model, cluster, update, segments, steps):
     from ps_train.hooks import StepHook, StepRunner
     from ps_train.reports import Report
     from ps_train.startup import start_task
+    from ps_train.task_context import TaskContext
 
     task = TaskId("worker", 0)
     report = Report(task, is_chief=True)
-    runtime = start_task(task, cluster, report, update=update)
+    runtime = start_task(TaskContext(task, cluster, update), report)
     ops = graph.build_train(runtime.context, TrainConfig(update=update), model)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
     hook = StepHook(report, runtime.monitor, runtime.guard, ops.global_step, fetches)

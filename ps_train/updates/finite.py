@@ -1,0 +1,77 @@
+"""Numbers gone wrong: NaN and Inf are caught on the worker that made them, before they are sent.
+
+    grads_and_vars = check_gradients(grads_and_vars, loss, policy="stop")
+
+Every gradient passes through a CheckNumerics op on the worker, so a bad one never reaches a ps:
+
+- `stop`: each gradient is checked by itself, so that sending can start while others are computed. The step fails, naming
+  the variable; the task ends with status 1 and so does the job. (Async: gradients of the same step that were good may be
+  applied. Sync: nothing of the step is.)
+- `skip`: no gradient leaves before all are checked; the loop drops the step, counts it and goes on.
+- `ignore`: no check.
+"""
+
+import re
+
+from ps_train.compat import tf
+from ps_train.errors import ModelError
+
+MARK = "ps_train found"
+POLICIES = ("stop", "skip", "ignore")
+
+
+def check_gradients(grads_and_vars, loss, policy):
+    """Wraps gradients in checks.
+
+    Args:
+      grads_and_vars: list of (gradient, variable); a gradient may be None, a tensor or IndexedSlices.
+      loss: scalar tensor, checked before all, or None.
+      policy: one of POLICIES.
+
+    Returns:
+      list of (gradient, variable).
+    """
+    if policy == "ignore":
+        return list(grads_and_vars)
+    before = [] if loss is None else [_check(loss, "the loss").op]
+    with tf.control_dependencies(before):
+        checked = [
+            (None if gradient is None else _check_gradient(gradient, variable), variable)
+            for gradient, variable in grads_and_vars
+        ]
+    if policy == "stop":
+        return checked
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in checked if g is not None]
+    with tf.control_dependencies([value.op for value in values]):
+        return [(None if g is None else _map(tf.identity, g), variable) for g, variable in checked]
+
+
+def is_bad_number(error):
+    """Whether a session's error is one of these checks."""
+    return MARK in (getattr(error, "message", "") or "")
+
+
+def explain_bad_number(error, task, local_step, global_step):
+    """ModelError that names what was bad, where and when."""
+    match = re.search(MARK + r" (.*?) : Tensor had ([A-Za-z ,]+) values", error.message)
+    what, kind = (match[1], match[2].replace("Inf", "Inf")) if match else ("a gradient", "NaN or Inf")
+    return ModelError(
+        f"{kind} in {what} on {task}, at its local step {local_step} (global step {global_step}). It was not applied. Look "
+        "at this worker's data and the learning rate; --on_nan=skip drops such steps."
+    )
+
+
+def _check_gradient(gradient, variable):
+    return _map(lambda tensor: _check(tensor, f"the gradient of {variable.op.name}"), gradient)
+
+
+def _map(function, gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return function(gradient)
+
+
+def _check(tensor, what):
+    if not tensor.dtype.is_floating:
+        return tensor
+    return tf.debugging.check_numerics(tensor, f"{MARK} {what}")

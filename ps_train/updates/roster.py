@@ -1,0 +1,85 @@
+"""The chief's roster: takes what a lost worker left half-made out of the rounds, and the worker itself if the job goes on.
+
+A thread of the chief's looks at the boards twice a second. A training task that joined and then is silent for `lease_secs`,
+or has ended other than by leaving, is lost:
+
+- its half-made push, if there is one, is discarded, or the others would wait for ever for it to be complete;
+- with `--on_worker_loss=continue` it is taken out of the quorum, which shrinks.
+
+It joins again by itself when it comes back: a new process when its session is made, one that was merely stopped at its
+next push.
+"""
+
+import threading
+from typing import Any
+
+from ps_train.compat import tf, tf1
+from ps_train.logs import log
+
+LOOK_SECS = 0.5
+
+
+class Roster(tf1.train.SessionRunHook):
+    """Watches the workers while the chief's session lives.
+
+    Args:
+      optimizers: the synchronous ones.
+      monitor: liveness.Monitor.
+      tasks: training tasks; the position is the replica's number.
+      own: this task.
+      make_raw_session: makes sessions for the thread.
+      lease_secs: silence after which a worker counts as lost.
+      removes: whether a lost worker is taken out of the quorum.
+    """
+
+    def __init__(self, optimizers, monitor, tasks, own, make_raw_session, lease_secs, removes):
+        self._optimizers, self._monitor, self._tasks, self._own = optimizers, monitor, tasks, own
+        self._make_raw_session, self._lease_secs, self._removes = make_raw_session, lease_secs, removes
+        self._lost: set[tuple[int, Any]] = set()
+        self._stopping = threading.Event()
+
+    def after_create_session(self, session, coord):
+        """Starts the thread anew."""
+        self._stopping.set()
+        self._stopping = threading.Event()
+        self._lost.clear()
+        threading.Thread(
+            target=self._run, args=(self._stopping,), daemon=True, name="ps_train-roster"
+        ).start()
+
+    def end(self, session):
+        """Ends the thread."""
+        self._stopping.set()
+
+    def _run(self, stopping):
+        session = self._make_raw_session()
+        while not stopping.wait(LOOK_SECS):
+            try:
+                self.look(session)
+            except (
+                tf.errors.OpError
+            ):  # the ps is lost, and with it the rounds: the main thread deals with that
+                return
+
+    def look(self, session):
+        """Deals with the workers that were lost since the last look."""
+        view = self._monitor.view()
+        for replica, task in enumerate(self._tasks):
+            record = view.record(str(task))
+            if task == self._own or not record or record["state"] == "left":
+                continue
+            key = (replica, record.get("run"))
+            is_lost = record["state"] in ("failed", "stopped") or view.age(str(task)) > self._lease_secs
+            if is_lost and key not in self._lost:
+                self._lost.add(key)
+                self._take_out(session, replica, task)
+            elif not is_lost:
+                self._lost.discard(key)
+
+    def _take_out(self, session, replica, task):
+        log.warning("%s is lost%s", task, ": going on without it" if self._removes else "")
+        for optimizer in self._optimizers:
+            if self._removes:
+                optimizer.remove(session, replica)
+            else:
+                optimizer.forget_push(session, replica)
