@@ -264,6 +264,7 @@ class Ledger:
     def _complete(self, state):
         state = state._replace(
             round=state.round + 1,
+            torn=tf.zeros_like(state.torn),
             member=tf.maximum(state.member, state.pending),
             pending=tf.zeros_like(state.pending),
         )

@@ -31,7 +31,7 @@ class Model:
     def reset(self, first_round, members):
         self.round, self.rung, self.updating, self.paused = first_round, first_round - 1, False, False
         self.members, self.pending, self.waiting = set(members), set(), set()
-        self.claimed, self.arrived = set(), set()  # in the open round
+        self.claimed, self.arrived, self.torn = set(), set(), False  # in the open round
         self.go, self.tokens = [], [[REFUSED] for _ in range(self.count)]
 
     @property
@@ -70,11 +70,19 @@ class Model:
             group.discard(k)
         self._ring_if_full()
         if is_torn:
+            self.torn = True
+            self.go.append(ATTENTION)
+
+    def lose(self, k):
+        """As leave, but it stays a member."""
+        if k in self.claimed - self.arrived:
+            self.torn = True
             self.go.append(ATTENTION)
 
     def join(self, k):
         self.tokens[k].clear()
         if k in self.claimed - self.arrived:
+            self.torn = True
             self.go.append(ATTENTION)
         if k in self.members and k not in self.claimed and not self.updating:
             self.waiting.discard(k)
@@ -129,7 +137,7 @@ class Model:
         self.paused = False
         self.rung = self.round - 1
         self._ring_if_full()
-        if self.claimed - self.arrived:
+        if self.torn:
             self.go.append(ATTENTION)
 
     def take_token(self, k):
@@ -143,6 +151,7 @@ class Model:
             self.rung,
             self.updating,
             self.paused,
+            self.torn,
             *sets,
             len(self.go),
             [len(t) for t in self.tokens],
@@ -165,6 +174,7 @@ class Model:
         self.pending.clear()
         self.claimed.clear()
         self.arrived.clear()
+        self.torn = False
 
 
 class Ledgers:
@@ -212,6 +222,9 @@ class Ledgers:
     def leave(self, k):
         self._sessions[0].run(self._ledgers[0].leave, {self._ledgers[0].leaver: k})
 
+    def lose(self, k):
+        self._sessions[0].run(self._ledgers[0].lose, {self._ledgers[0].leaver: k})
+
     def join(self, k):
         return self._run(k, self._ledgers[k].join)
 
@@ -257,7 +270,7 @@ class Ledgers:
         sets = [state.member > 0, state.pending > 0, state.waiting > 0]
         sets += [state.claimed == state.round, state.arrived == state.round]
         sets = [set(np.flatnonzero(row).tolist()) for row in sets]
-        head = int(state.round), int(state.going), bool(state.updating), bool(state.paused)
+        head = int(state.round), int(state.going), bool(state.updating), bool(state.paused), bool(state.torn)
         return *head, *sets, sizes[0], list(sizes[1:])
 
 
@@ -298,6 +311,7 @@ def random_call(rng, model):
     calls += [
         ("arrive", k, stamp if k in model.claimed else REFUSED),
         ("leave", k),
+        ("lose", k),
         ("take_token", k),
         ("attach",),
     ]
