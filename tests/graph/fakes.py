@@ -2,6 +2,7 @@
 
 from ps_train.cluster import Cluster, TaskId
 from ps_train.session import Timeouts
+from ps_train.reports import Report
 from ps_train.task_context import TaskContext
 
 
@@ -76,8 +77,11 @@ class FakeGuard:
 class FakeRuntime:
     """A task's runtime with fakes in it."""
 
-    def __init__(self, task, cluster=None, monitor=None, update="async", quorum=None, **timeouts):
+    def __init__(
+        self, task, cluster=None, monitor=None, update="async", quorum=None, on_worker_loss="fail", **timeouts
+    ):
         self.cluster = cluster or Cluster.from_hosts("p0:1,p1:1", "w0:1,w1:1,w2:1")
-        self.context = TaskContext(TaskId.from_string(task), self.cluster, update, quorum)
+        self.context = TaskContext(TaskId.from_string(task), self.cluster, update, quorum, on_worker_loss)
+        self.report = Report(self.context.task)
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)

@@ -11,6 +11,7 @@ from ps_train.compat import tf, tf1
 
 pytestmark = pytest.mark.graph
 OK = {"state": "training", "step": 9}
+RUNTIME = FakeRuntime("worker:1")
 
 
 def judge(records=None, ages=None, links=(), state="training", task="worker:1", **options):
@@ -50,7 +51,7 @@ def test_a_failure_that_may_heal():
 
 def test_the_chief_is_needed_in_async():
     assert judge({"worker:0": OK}, {"worker:0": 61}) == (
-        "worker:0 at w0:1 has been gone for 60 s (last at step 9)", 138,
+        "gone for 60 s: worker:0 at w0:1 (last at step 9)", 138,
     )  # fmt: skip
 
 
@@ -61,13 +62,31 @@ def test_another_worker_is_not_needed_in_async():
 
 def test_everyone_is_needed_in_sync():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync") == (
-        "worker:2 at w2:1 has been gone for 60 s (last at step 9)", 138,
+        "gone for 60 s: worker:2 at w2:1 (last at step 9)", 138,
     )  # fmt: skip
 
 
 def test_a_backup_worker_is_not_needed():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=2) is None
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=3) is not None
+
+
+def test_a_job_that_goes_on_without_lost_workers_still_needs_its_chief():
+    options = {"update": "sync", "on_worker_loss": "continue"}
+    records = {"worker:0": OK, "worker:2": OK}
+    assert judge(records, {"worker:2": 61}, **options) is None
+    assert judge(records, {"worker:0": 61}, **options) == (
+        "gone for 60 s: worker:0 at w0:1 (last at step 9)", 138,
+    )  # fmt: skip
+
+
+def test_the_model_is_safe_when_only_workers_are_lost():
+    monitor = FakeMonitor(FakeView({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}), (), state="training")
+    runtime = FakeRuntime("worker:0", monitor=monitor, peer_timeout_secs=60, update="sync")
+    assert worker.judge(runtime).is_model_safe
+    monitor = FakeMonitor(FakeView({}), [FakeLink(TaskId("ps", 0), "p0:1", silent_secs=61)], state="training")
+    runtime = FakeRuntime("worker:0", monitor=monitor, peer_timeout_secs=60)
+    assert not worker.judge(runtime).is_model_safe
 
 
 def test_who_has_left_is_not_missed():
@@ -97,7 +116,7 @@ def test_error_of_the_users_op_names_it_its_line_and_its_cause(has_server):
         y = tf.reshape(x, [7], name="week")
         with pytest.raises(tf.errors.InvalidArgumentError) as raised:
             session.run(y, {x: [1.0]})
-    error = worker.explain(raised.value)
+    error = worker.explain(RUNTIME, raised.value)
     assert error.exit_status == 1
     assert re.fullmatch(
         rf"InvalidArgumentError in op week \(made at {re.escape(__file__)}:\d+\): "
@@ -115,10 +134,10 @@ def test_error_of_the_users_python_function():
         following = tf1.data.make_one_shot_iterator(data).get_next()
         with pytest.raises(tf.errors.UnknownError) as raised:
             session.run(following)
-    text = str(worker.explain(raised.value))
+    text = str(worker.explain(RUNTIME, raised.value))
     assert text.startswith("UnknownError") and text.endswith("KeyError: 0") and "\n" not in text
 
 
 def test_error_that_is_not_tensorflows():
-    error = worker.explain(ValueError("no such column: age"))
+    error = worker.explain(RUNTIME, ValueError("no such column: age"))
     assert (str(error), error.exit_status) == ("ValueError: no such column: age", 1)
