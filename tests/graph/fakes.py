@@ -1,8 +1,8 @@
 """Stand-ins with a clock of their own for what the control logic looks at: boards, views, monitors, guards."""
 
 from ps_train.cluster import Cluster, TaskId
-from ps_train.session import Timeouts
 from ps_train.reports import Report
+from ps_train.session import Timeouts
 from ps_train.task_context import TaskContext
 
 
