@@ -3,7 +3,7 @@
 Looked at five times a second, on its own board:
 
 - the chief said that the job is over and every worker that joined has left: status 0;
-- a task failed for good: status 1, naming it;
+- a task failed for good, and the others have ended, too, or have had `shutdown_timeout_secs` for it: status 1, naming it;
 - no worker has come within `startup_timeout_secs`, or all have been gone, the job not over, for `peer_timeout_secs`:
   status 138;
 - SIGINT, SIGTERM: status 130, 143 at once; there is nothing to save here.
@@ -59,6 +59,7 @@ class Verdict:
         self._workers, self._timeouts, self._clock = workers, timeouts, clock
         self._last_seen = clock()
         self._is_joined = False
+        self._failed_at: float | None = None
         self.waits_for = ""
         self.step = None
 
@@ -69,12 +70,15 @@ class Verdict:
         self._is_joined = self._is_joined or bool(joined)
         job = view.record("job")
         self.step = max((record.get("step") or 0 for record in joined.values()), default=None)
-        self._raise_if_failed(joined)
-        bound = self._timeouts.shutdown_timeout_secs if job else self._timeouts.peer_timeout_secs
+        failure = self._failure(joined, now)
+        is_ending = bool(job) or failure is not None
+        bound = self._timeouts.shutdown_timeout_secs if is_ending else self._timeouts.peer_timeout_secs
         active = [
             name for name, record in joined.items()
             if record["state"] not in ("left", "failed", "stopped") and view.age(name) <= bound
         ]  # fmt: skip
+        if failure is not None and (not active or now - (self._failed_at or now) > bound):
+            raise failure
         if job.get("is_over") and not active:
             return f"the job is over: {job.get('reason', '')}"
         alive = [name for name in active if view.age(name) < 2 * SILENCE_SECS]
@@ -98,7 +102,11 @@ class Verdict:
         if gone > bound:
             raise PeerLostError(f"every worker has been gone for {bound:g} s and the job is not over")
 
-    def _raise_if_failed(self, joined):
+    def _failure(self, joined, now):
+        """The error of a task that failed for good, or None; the others are left the time to read it here and to end."""
         for name, record in joined.items():
             if record["state"] == "failed" and record.get("exit_status") == EXIT_PERMANENT:
-                raise PsTrainError(f"{name} failed: {record.get('reason', '')}")
+                self._failed_at = now if self._failed_at is None else self._failed_at
+                return PsTrainError(f"{name} failed: {record.get('reason', '')}")
+        self._failed_at = None
+        return None

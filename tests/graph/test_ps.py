@@ -92,10 +92,18 @@ def test_one_that_comes_back_is_enough(verdict, clock):
     assert verdict.look(FakeView(records, {"worker:0": 100, "worker:1": 50})) == ""
 
 
-def test_a_failure_for_good_ends_the_ps_and_is_named(verdict):
+@pytest.mark.parametrize("other", ["ends", "stays"])
+def test_a_failure_for_good_ends_the_ps_when_the_others_have_read_it_here(verdict, clock, other):
     record = {"state": "failed", "exit_status": 1, "reason": "ModelError: no loss"}
+    assert verdict.look(FakeView({"worker:0": TRAINING, "worker:1": record})) == ""
+    clock.now += 29
+    assert verdict.look(FakeView({"worker:0": TRAINING, "worker:1": record})) == ""
+    chief = TRAINING
+    if other == "ends":
+        chief = {"state": "failed", "exit_status": 1, "reason": "worker:1 failed: ModelError: no loss"}
+    clock.now += 2 * (other == "stays")
     with pytest.raises(PsTrainError) as raised:
-        verdict.look(FakeView({"worker:0": TRAINING, "worker:1": record}))
+        verdict.look(FakeView({"worker:1": record, "worker:0": chief}))
     assert (str(raised.value), raised.value.exit_status) == ("worker:1 failed: ModelError: no loss", 1)
 
 

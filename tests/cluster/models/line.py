@@ -1,6 +1,6 @@
 """A line through points, in float64, whose every batch is a formula of (shard, step): `steps.trajectory` is its answer.
 
-params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds"), lr, optimizer
+params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds"), nan ("shard:step"), lr, optimizer
 """
 
 import time
@@ -18,12 +18,15 @@ def input_fn(context):
     shard = context.shard_index
     slow_shard, _, millis = str(context.params.get("slow", "-1:0")).partition(":")
     pause = float(millis) / 1000 if int(slow_shard) == shard else 0.0
+    nan_shard, _, nan_step = str(context.params.get("nan", "-1:0")).partition(":")
     counts = [int(count) for count in str(context.params.get("batches", 0)).split(":")]
     count = counts[shard % len(counts)]
 
     def make(step):
         time.sleep(pause)
-        return batch(shard, int(step))
+        x, y = batch(shard, int(step))
+        is_bad = int(nan_shard) == shard and int(nan_step) == int(step)
+        return (x * float("nan") if is_bad else x), y
 
     steps = tf.data.Dataset.range(count or 10**9)
     points = steps.map(lambda step: tf.numpy_function(make, [step], (tf.float64, tf.float64)))

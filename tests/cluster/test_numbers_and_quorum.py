@@ -1,0 +1,61 @@
+"""Bad numbers on one worker, and synchronous jobs that lose a worker for good."""
+
+import numpy as np
+import pytest
+from harness import checkpoint_of
+
+pytestmark = pytest.mark.cluster
+
+FAST = ["--save_checkpoint_steps=10"]
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_nan_on_one_worker_ends_the_job_and_spares_the_checkpoint(make_job, update):
+    job = make_job(flags=[f"--update={update}", "--train_steps=100000", *FAST], params="nan=1:40,slow=0:5")
+    job.start_all()
+    job.expect_exits(1)
+    ps, chief, worker = job.tasks
+    assert "NaN in the " in worker.log and " on worker:1, at its local step 41" in worker.log, worker.tail()
+    assert "worker:1 failed: NaN in the " in chief.log, chief.tail()
+    assert "worker:1 failed: NaN in the " in ps.log, ps.tail()
+    values = checkpoint_of(job.train_dir)
+    assert np.isfinite(values["w"]).all() and values["global_step"] >= 10
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_nan_can_be_skipped(make_job, update):
+    job = make_job(
+        flags=[f"--update={update}", "--train_steps=200", "--on_nan=skip", *FAST], params="nan=1:7"
+    )
+    job.start_all()
+    job.expect_exits(0)
+    _, _, worker = job.tasks
+    assert "step dropped (1 so far): NaN in the " in worker.log, worker.tail()
+    assert worker.report["skipped_steps"] == 1
+    values = checkpoint_of(job.train_dir)
+    assert np.isfinite(values["w"]).all() and values["global_step"] >= 200
+
+
+def test_a_sync_job_can_go_on_without_a_lost_worker(make_job):
+    flags = ["--update=sync", "--on_worker_loss=continue", "--train_steps=400", *FAST]
+    job = make_job(num_workers=3, flags=flags, params="slow=0:10", timeout_secs=6)
+    job.start_all()
+    ps, chief, _, lost = job.tasks
+    lost.wait_for_line("step 1/400")
+    lost.kill()
+    job.expect_exits(0, [ps, chief, job.tasks[2]])
+    assert "worker:2 is lost: going on without it" in chief.log, chief.tail()
+    assert chief.report["global_step"] == 400
+
+
+def test_a_sync_job_that_ends_for_a_lost_worker_has_saved_its_last_step(make_job):
+    flags = ["--update=sync", "--train_steps=100000", "--save_checkpoint_steps=100000"]
+    job = make_job(num_workers=2, flags=flags, params="slow=0:10", timeout_secs=6)
+    job.start_all()
+    ps, chief, lost = job.tasks
+    lost.wait_for_line("step 1/100000")
+    chief.wait_for_line("step 1/100000")
+    lost.kill()
+    job.expect_exits(138, [chief, ps])
+    assert "gone for 6 s: worker:1 at " in chief.log, chief.tail()
+    assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"] > 0
