@@ -23,7 +23,7 @@ import time
 import uuid
 
 from ps_train.board import BoardError
-from ps_train.errors import PeerLostError, PsTrainError, StoppedError
+from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, StoppedError
 from ps_train.logs import Throttle, log
 
 BEAT_SECS = 0.5
@@ -133,6 +133,22 @@ class View:
     def age(self, key):
         """Seconds since the record changed, as this task saw it; infinite if there is none."""
         return self._ages.get(str(key), float("inf"))
+
+
+def first_failure(records, own=None):
+    """The error of a task that failed for good, or None. One that ended only because another had failed names that one.
+
+    Args:
+      records: key -> record, of a board.
+      own: key of the asking task, whose record of an earlier start does not count.
+    """
+    for key, record in records.items():
+        if key == own or record.get("state") != "failed" or record.get("exit_status") != EXIT_PERMANENT:
+            continue
+        reason = record.get("reason", "")
+        origin = reason.partition(" failed: ")[0]
+        return PsTrainError(reason if origin in records else f"{key} failed: {reason}")
+    return None
 
 
 class Monitor:

@@ -13,8 +13,8 @@ A worker that never joined holds nobody up; one that is silent for `shutdown_tim
 
 import time
 
-from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError
-from ps_train.liveness import SILENCE_SECS, awake_clock
+from ps_train.errors import PeerLostError
+from ps_train.liveness import SILENCE_SECS, awake_clock, first_failure
 from ps_train.logs import Throttle, log
 
 POLL_SECS = 0.2
@@ -104,9 +104,9 @@ class Verdict:
 
     def _failure(self, joined, now):
         """The error of a task that failed for good, or None; the others are left the time to read it here and to end."""
-        for name, record in joined.items():
-            if record["state"] == "failed" and record.get("exit_status") == EXIT_PERMANENT:
-                self._failed_at = now if self._failed_at is None else self._failed_at
-                return PsTrainError(f"{name} failed: {record.get('reason', '')}")
-        self._failed_at = None
-        return None
+        failure = first_failure(joined)
+        if failure is None:
+            self._failed_at = None
+        elif self._failed_at is None:
+            self._failed_at = now
+        return failure

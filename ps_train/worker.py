@@ -13,8 +13,9 @@ The end of a worker, in order of preference:
 from ps_train import graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
-from ps_train.errors import EXIT_PERMANENT, ModelError, PeerLostError, PsTrainError
+from ps_train.errors import ModelError, PeerLostError
 from ps_train.hooks import StepHook, StepRunner
+from ps_train.liveness import first_failure
 from ps_train.logs import log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
@@ -84,10 +85,9 @@ def judge(runtime):
     """What the guard asks twice a second: an error if this task cannot usefully go on, else None."""
     monitor, context, bound = runtime.monitor, runtime.context, runtime.timeouts.peer_timeout_secs
     view = monitor.view()
-    for key, record in view.records.items():
-        has_failed = record.get("state") == "failed" and record.get("exit_status") == EXIT_PERMANENT
-        if has_failed and key != str(context.task):
-            return PsTrainError(f"{key} failed: {record.get('reason', '')}")
+    failure = first_failure(view.records, own=str(context.task))
+    if failure is not None:
+        return failure
     if monitor.get("state") not in ("training", "ending"):
         return None  # bring-up has bounds of its own
     for link in monitor.links:
