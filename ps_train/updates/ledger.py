@@ -307,7 +307,8 @@ class Ledger:
     def _build_attach(self):
         """For a chief that (re)joins a living ledger: rings anew, as the old chief may have taken what was rung.
 
-        A call for attention is repeated as long as its round is not discarded (`torn`). A push that is merely going on is
+        A call for attention is repeated as long as its round is not discarded (`torn`), unless what was missing has come
+        since then, so that the round is full. A push that is merely going on is
         left alone: if its worker is lost, its return or its removal says so.
         """
 
@@ -319,7 +320,7 @@ class Ledger:
             def effects():
                 emptied = self._go.dequeue_many(self._go.size()).op
                 with tf1.control_dependencies([emptied]):
-                    return [*ring(), self._ring_attention(state.torn > 0)]
+                    return [*ring(), self._ring_attention((state.torn > 0) & (state.going < state.round))]
 
             return state, state.round, effects
 

@@ -137,7 +137,7 @@ class Model:
         self.paused = False
         self.rung = self.round - 1
         self._ring_if_full()
-        if self.torn:
+        if self.torn and self.rung < self.round:
             self.go.append(ATTENTION)
 
     def take_token(self, k):
