@@ -4,6 +4,7 @@ latest_checkpoint("runs/1")                # "runs/1/model.ckpt-200" or None
 checkpoint_step("runs/1/model.ckpt-200")   # 200
 """
 
+import contextlib
 import os
 import re
 
@@ -49,6 +50,13 @@ def mark_last(checkpoint):
     if checkpoint:
         with open(os.path.join(os.path.dirname(checkpoint), LAST_MARK), "w", encoding="utf-8") as file:
             file.write(os.path.basename(checkpoint) + "\n")
+
+
+def unmark_last(train_dir):
+    """Takes the mark away: a job goes on, and later checkpoints will come."""
+    if train_dir:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(train_dir, LAST_MARK))
 
 
 def is_marked_last(checkpoint):

@@ -152,9 +152,8 @@ class _LeaveHook(tf1.train.SessionRunHook):
 
     def end(self, session):
         runtime = self._server.runtime
-        if runtime.guard.stop_signal is not None:
-            raise runtime.guard.stopped_error()
-        runtime.guard.finish()
+        runtime.guard.check()
+        runtime.guard.finish(restores_signals=True)
         self._server.leave(
             "left", 0, f"global step {runtime.report.global_step}: the script's loop has ended"
         )
@@ -226,6 +225,11 @@ def _server_for(master, is_chief):
             "server = ps_train.Server(cluster, job_name, task_index), and pass server.target."
         )
     task_server = _servers[master]
+    if task_server.has_left:
+        raise UsageError(
+            "This task has left the job with its first session, and its ps tasks may have ended. Train with one "
+            "MonitoredTrainingSession in a process; evaluate from the checkpoint."
+        )
     context = task_server.runtime.context
     if bool(is_chief) != context.is_chief:
         raise UsageError(

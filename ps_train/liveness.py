@@ -5,7 +5,7 @@
     monitor.post(state="training", step=12)
     monitor.view().record("worker:0")                      # {'state': 'training', ...}, and .age(key) in seconds
 
-    guard = Guard(judge, release, on_exit)                 # a daemon thread: signals, and `judge()` twice a second
+    guard = Guard(judge, on_exit)                          # a daemon thread: signals, and `judge()` twice a second
     guard.check()                                          # in the main thread, between steps: raises what was decided
 
 A thread blocked in `session.run` cannot be interrupted: TensorFlow's timeouts do not fire there while a ps is frozen, and
@@ -21,6 +21,7 @@ import signal
 import threading
 import time
 import uuid
+from typing import Any
 
 from ps_train.board import BoardError
 from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, StoppedError
@@ -72,7 +73,7 @@ class Link:
         self.board, self._clock = board, clock
         self.task, self.address = board.task, board.address
         self.reason = "not tried yet"
-        self._lock = threading.Lock()
+        self._lock, self.calling = threading.Lock(), threading.Lock()
         self._started = clock()
         self._last_ok = None
         self._records, self._seen = {}, {}
@@ -98,13 +99,8 @@ class Link:
 
     @property
     def is_up(self):
-        """Whether the last call was answered."""
+        """Whether a call was answered within the time that a beat and two failed calls take."""
         return self._last_ok is not None and self.silent_secs() < BEAT_SECS + 2 * CALL_SECS
-
-    @property
-    def was_up(self):
-        """Whether any call was answered yet."""
-        return self._last_ok is not None
 
     def read(self):
         """(records, key -> seconds since the record changed)."""
@@ -164,7 +160,6 @@ class Monitor:
         self._extra = {}
         self._stopping = threading.Event()
         self._wake = [threading.Event() for _ in self.links]
-        self._threads = []
 
     def start(self):
         """Starts a daemon thread for each board."""
@@ -173,7 +168,6 @@ class Monitor:
                 target=self._run, args=(link, wake), daemon=True, name=f"ps_train-{link.task}"
             )
             thread.start()
-            self._threads.append(thread)
 
     def post(self, **fields):
         """Changes this task's record; it goes out with the next beat."""
@@ -191,14 +185,19 @@ class Monitor:
             return self._fields.get(field)
 
     def flush(self, timeout_secs=CALL_SECS):
-        """Writes to all boards now, in parallel; True if all answered within `timeout_secs`."""
-        threads = [threading.Thread(target=link.exchange, args=(self._records(), timeout_secs), daemon=True)
-                   for link in self.links]  # fmt: skip
+        """Writes to all boards now, in parallel; True if all answered."""
+        answered = []
+
+        def write(link):
+            if self._exchange(link, timeout_secs):
+                answered.append(link)
+
+        threads = [threading.Thread(target=write, args=(link,), daemon=True) for link in self.links]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout_secs + 0.5)
-        return all(link.is_up for link in self.links)
+            thread.join(2 * timeout_secs + 0.5)  # a beat may be under way
+        return len(answered) == len(self.links)
 
     def view(self):
         """The merged content of the boards."""
@@ -228,9 +227,17 @@ class Monitor:
             own = {**self._fields, "key": str(self.task), "beat": time.time_ns() // 1000}
             return [own, *self._extra.values()]
 
+    def _exchange(self, link, timeout_secs=CALL_SECS):
+        with link.calling:  # one call at a time, or an older record could overwrite a newer one
+            return link.exchange(self._records(), timeout_secs)
+
     def _run(self, link, wake):
         while not self._stopping.is_set():
-            link.exchange(self._records())
+            try:
+                self._exchange(link)
+            except Exception as error:  # thread boundary: a task without beats would be taken for dead
+                link.reason = f"internal error: {error!r}"
+                log.error("the board of %s: %r", link.task, error)
             wake.wait(BEAT_SECS)
             wake.clear()
 
@@ -259,6 +266,7 @@ class Guard:
         self.failure: PsTrainError | None = None
         self._decided_at: float | None = None
         self._done = threading.Event()
+        self._previous: dict[int, Any] = {}
         self._read_fd = self._write_fd = None
 
     def start(self, handle_signals=True):
@@ -269,7 +277,7 @@ class Guard:
             os.set_blocking(self._read_fd, False)
             signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: None)
+                self._previous[number] = signal.signal(number, lambda *_: None)
         threading.Thread(target=self._run, daemon=True, name="ps_train-guard").start()
 
     @property
@@ -290,13 +298,22 @@ class Guard:
         return StoppedError(f"stopped by {signal.Signals(number).name}", 128 + number)
 
     def extend(self, secs):
-        """Grants the main thread more time after a decision, as while the chief saves."""
+        """Grants the main thread `secs` from now on if it is to end, as while the chief saves."""
         if self._decided_at is not None:
-            self._decided_at = time.monotonic() + secs - self._grace_secs
+            self._decided_at = max(self._decided_at, time.monotonic() + secs - self._grace_secs)
 
-    def finish(self):
-        """The main thread has ended its work; nothing is judged any more."""
+    def finish(self, restores_signals=False):
+        """The main thread has ended its work: nothing is judged any more.
+
+        Args:
+          restores_signals: give signals their earlier effect again, as the process will go on with other things.
+        """
         self._done.set()
+        if restores_signals and self._previous and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
+            self._previous.clear()
 
     def _run(self):
         judged = Throttle(0.5)

@@ -126,5 +126,8 @@ def _run_worker(runtime, config):
         worker.leave(runtime, "failed", explained.exit_status, str(explained))
         raise explained from error
     if runtime.report.is_chief:
-        checkpoints.mark_last(runtime.report.checkpoint)
+        try:
+            checkpoints.mark_last(runtime.report.checkpoint)
+        except OSError as error:
+            log.warning("an evaluator will not see that this checkpoint is the last: %s", error)
     worker.leave(runtime, "left", EXIT_DONE, runtime.report.reason)

@@ -14,6 +14,8 @@ The stock creators initialize a living model anew when a chief returns without a
 ever, silently, for a ps that does not come.
 """
 
+import contextlib
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -187,12 +189,20 @@ class BoundedSession(tf1.Session):
     """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds."""
 
     CLOSE_SECS = 2.0
+    _is_closing = False
 
     def close(self):
-        """Closes in a thread of its own and waits no longer than CLOSE_SECS for it."""
-        closing = threading.Thread(target=super().close, daemon=True, name="ps_train-close")
+        """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""
+        if self._is_closing or sys.is_finalizing():
+            return
+        self._is_closing = True
+        closing = threading.Thread(target=self._close_now, daemon=True, name="ps_train-close")
         closing.start()
         closing.join(self.CLOSE_SECS)
+
+    def _close_now(self):
+        with contextlib.suppress(tf.errors.OpError):  # the ps is gone, and the session with it
+            super().close()
 
 
 class SessionCreator(tf1.train.SessionCreator):

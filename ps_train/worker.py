@@ -10,7 +10,9 @@ The end of a worker, in order of preference:
 - a ps is lost for less than that: the session is made anew (`session`), the loop goes on.
 """
 
-from ps_train import graph, session
+import time
+
+from ps_train import checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, PeerLostError
@@ -21,6 +23,7 @@ from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 
 SUMMARY_STEPS = 100
+LEAVE_SECS = 3.0
 
 
 def run(runtime, config, model):
@@ -65,6 +68,8 @@ def run(runtime, config, model):
             skips_bad_numbers=context.on_nan == "skip",
         )
         with session.make(runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner) as sess:
+            if context.is_chief and not sess.should_stop():
+                checkpoints.unmark_last(config.train_dir)
             try:
                 while not sess.should_stop() and not runner.is_done:
                     sess.run_step_fn(runner.run)
@@ -144,15 +149,19 @@ def make_release(runtime, optimizers):
 
 
 def leave(runtime, state, exit_status, reason):
-    """Tells the boards how this task ended, so that nobody waits for it."""
+    """Tells the boards how this task ended, so that nobody waits for it; tries for LEAVE_SECS to reach all of them."""
     runtime.monitor.post(state=state, exit_status=exit_status, reason=reason)
     if state == "left" and runtime.context.is_chief:
         runtime.monitor.publish("job", is_over=True, step=runtime.report.global_step, reason=reason)
-    runtime.monitor.flush()
+    deadline = time.monotonic() + LEAVE_SECS
+    while not runtime.monitor.flush() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def explain(runtime, error):
-    """The user's error behind an exception of the session, as a ModelError in one line."""
+    """What an exception of the session means, in one line: a lost ps (PeerLostError) or the user's mistake (ModelError)."""
+    if isinstance(error, session.LOST):
+        return PeerLostError(f"a ps was lost while this task ended: {_cause(error.message)[:300]}")
     if is_bad_number(error):
         report = runtime.report
         return explain_bad_number(error, report.task, report.local_steps + 1, report.global_step)

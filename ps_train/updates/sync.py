@@ -230,7 +230,9 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         """Within it no update changes the variables: what is saved is the model of one step. Called by the chief."""
         is_paused = False
         while self.update_loop is not None and self.update_loop.is_running and not is_paused:
-            is_paused = session.run(self.ledger.pause) > 0  # not while an update is running; it is short
+            is_paused = session.run(self.ledger.pause) > 0
+            if not is_paused:
+                time.sleep(0.002)  # an update is running; it is short
         try:
             yield
         finally:
@@ -351,37 +353,42 @@ class UpdateLoop(tf1.train.SessionRunHook):
     def end(self, session):
         """Stops the thread, after the update that it may be in the middle of."""
         self._stopping.set()
-        if self._session is not None:
+        if self.is_running:
             session.run(self._optimizer.ledger.wake)
             self._thread.join(timeout=10)
-            self._stop()
+        self._stop()
 
     def _stop(self):
         self._stopping.set()
         if self._session is not None:
             self._session.close()  # cancels the run that waits for `go`
-            self._thread.join(timeout=10)
             self._session = None
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+            self._thread = None
 
     def _run(self, session, stopping, coord):
         update = session.make_callable(self._optimizer.update_op)
         while not stopping.is_set():
             try:
-                update()
-                self.num_updates += 1
+                self._run_one(session, update)
             except tf.errors.OpError as error:
-                if stopping.is_set():
-                    return
-                if "needs attention" in error.message:
-                    log.warning(
-                        "a worker was lost halfway through its push: its round is dropped and done again"
-                    )
-                    self._optimizer.discard_round(session)
-                    continue
-                self._give_up(error, coord)
+                if not stopping.is_set():
+                    self._give_up(error, coord)
                 return
             except RuntimeError:  # the session was closed under us
                 return
+
+    def _run_one(self, session, update):
+        try:
+            update()
+            self.num_updates += 1
+        except tf.errors.InvalidArgumentError as error:
+            if "needs attention" not in error.message:
+                raise
+            if not self._stopping.is_set():
+                log.warning("a worker was lost halfway through its push: its round is dropped and done again")
+                self._optimizer.discard_round(session)
 
     def _give_up(self, error, coord):
         """Lets the main thread out of its wait, to meet the lost ps itself or to end with the update's error."""
