@@ -15,11 +15,19 @@ ps_train.errors.UsageError: --task_index=3 is not in job 'ps', which has 2 tasks
 Schedulers restart a task that ends with 128-255 and give up on 1-127 (Kubeflow's `ExitCode` restart policy).
 """
 
+import re
+
 EXIT_DONE = 0
 EXIT_PERMANENT = 1
 EXIT_RETRYABLE = 138
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
+
+# A signal this soon after the first is the same request: a terminal and a launcher both pass one on, and Linux sends the
+# signal of a parent's death for each of the parent's threads.
+REPEAT_SECS = 0.5
+
+_BLAME = re.compile(r"((?:ps|worker|chief):\d+) failed: ")
 
 
 class PsTrainError(Exception):
@@ -58,3 +66,22 @@ class StoppedError(PsTrainError):
     def __init__(self, message: str, exit_status: int = EXIT_SIGTERM):
         super().__init__(message)
         self.exit_status = exit_status
+
+
+def blame(name: str, reason: str) -> str:
+    """The reason of a task that ends only because another, `name`, has failed.
+
+    >>> blame("worker:1", "no loss")
+    'worker:1 failed: no loss'
+    """
+    return f"{name} failed: {reason}"
+
+
+def blamed(reason: str) -> str | None:
+    """The task that a reason made by `blame` points to; None for any other reason.
+
+    >>> blamed("worker:1 failed: no loss")
+    'worker:1'
+    """
+    match = _BLAME.match(reason)
+    return match[1] if match else None

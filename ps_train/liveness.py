@@ -24,12 +24,19 @@ import uuid
 from typing import Any
 
 from ps_train.board import BoardError
-from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, StoppedError
+from ps_train.errors import (
+    EXIT_PERMANENT,
+    REPEAT_SECS,
+    PeerLostError,
+    PsTrainError,
+    StoppedError,
+    blame,
+    blamed,
+)
 from ps_train.logs import Throttle, log
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
-REPEAT_SECS = 0.5
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
@@ -142,8 +149,7 @@ def first_failure(records, own=None):
         if key == own or record.get("state") != "failed" or record.get("exit_status") != EXIT_PERMANENT:
             continue
         reason = record.get("reason", "")
-        origin = reason.partition(" failed: ")[0]
-        return PsTrainError(reason if origin in records else f"{key} failed: {reason}")
+        return PsTrainError(reason if blamed(reason) in records else blame(key, reason))
     return None
 
 
