@@ -17,6 +17,10 @@ As a library, a legacy script with its own loop keeps its shape; the names are T
 """
 
 import importlib
+import os
+
+# TensorFlow reads this when it is imported, which is often right after this package.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 __version__ = "0.1.0"
 

@@ -6,15 +6,13 @@ status. A user's mistake is answered before TensorFlow is imported.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import difflib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
-from ps_train import __version__, commands, flags
+from ps_train import __version__, commands, flags, process
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, PsTrainError, UsageError
 
 INTRODUCTION = """\
@@ -96,18 +94,9 @@ def _print(text: str) -> int:
     return EXIT_DONE
 
 
-def end(status: int) -> None:
-    """Ends the process now: exit handlers run, and threads blocked in TensorFlow are not waited for."""
-    atexit._run_exitfuncs()
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)
-
-
 def run() -> None:
     """The `ps_train` command."""
-    end(main())
+    process.end(main())
 
 
 if __name__ == "__main__":

@@ -16,19 +16,33 @@ def latest_checkpoint(train_dir):
 
     TensorFlow's `latest_checkpoint` takes the name for a pattern and finds nothing in a directory such as `run[1]`.
     """
+    found = _listed(train_dir, "model_checkpoint_path")
+    return found[0] if found else None
+
+
+def all_checkpoints(train_dir):
+    """Path prefixes of the complete checkpoints that the state file lists, oldest first."""
+    return _listed(train_dir, "all_model_checkpoint_paths")
+
+
+def _listed(train_dir, key):
+    """What the state file `checkpoint` says under `key`, as paths in `train_dir`, wherever that was when it was written."""
     if not train_dir:
-        return None
+        return []
     try:
         with open(os.path.join(train_dir, "checkpoint"), encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
-        return None
-    match = re.search(r'^model_checkpoint_path: "(.*)"$', text, re.MULTILINE)
-    if not match:
-        return None
-    name = match[1].encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1", "ignore")
-    path = os.path.join(train_dir, os.path.basename(name.decode("utf-8", "replace")))
-    return path if os.path.exists(path + ".index") else None
+        return []
+    found = re.findall(rf'^{key}: "(.*)"$', text, re.MULTILINE)
+    paths = [os.path.join(train_dir, os.path.basename(_unescaped(name))) for name in found]
+    return [path for path in paths if os.path.exists(path + ".index")]
+
+
+def _unescaped(text):
+    """A string of protobuf's text format, whose bytes above 127 are octal escapes of UTF-8."""
+    raw = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1", "ignore")
+    return raw.decode("utf-8", "replace")
 
 
 def checkpoint_step(checkpoint):

@@ -17,7 +17,6 @@ The evaluator is a task, but never in the cluster: nobody waits for it and it ta
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -209,13 +208,8 @@ class Cluster:
         """`{job: {index: address}}` for `tf.train.ClusterSpec`; jobs without tasks are left out."""
         return {job: dict(hosts) for job, hosts in self._jobs().items() if hosts}
 
-    def fingerprint(self) -> str:
-        """12 hex digits, equal for clusters whose addresses mean the same in the same order. Stable over versions."""
-        lines = [f"{job}:{index}={key}" for job, index, key in self._keys()]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
-
     def differences(self, other: Cluster, here: str = "here", there: str = "there") -> list[str]:
-        """A line for each job that differs in meaning, with both lists; empty if the fingerprints are equal.
+        """A line for each job that differs in meaning, with both lists; empty if their addresses mean the same.
 
         `here` and `there` say whose lists they are, such as "at ps:0".
         """
@@ -231,24 +225,9 @@ class Cluster:
             lines.append(f"Job {job!r} {what}: {_join(hosts)} {here}, {_join(others)} {there}.")
         return lines
 
-    def describe(self) -> str:
-        """A line for each task: its name, its address, and who is the chief."""
-        width = max(len(str(task)) for task in self.tasks)
-        return "\n".join(
-            f"{task!s:<{width}}  {self.address(task)}{'  (chief)' if self.is_chief(task) else ''}"
-            for task in self.tasks
-        )
-
     def _jobs(self) -> dict[str, Indexed]:
         chief = ((0, self.chief),) if self.chief is not None else ()
         return {"ps": self.ps, "worker": self.worker, "chief": chief}
-
-    def _keys(self) -> list[tuple[str, int, str]]:
-        return [
-            (job, index, comparable(address))
-            for job, hosts in self._jobs().items()
-            for index, address in hosts
-        ]
 
 
 _EXAMPLE_DICT = '{"ps": ["host:port"], "worker": ["host:port"]}'
@@ -272,12 +251,6 @@ def comparable(address: str) -> str:
     if host in _LOOPBACK_NAMES:
         host = "localhost"
     return f"{host}:{port}"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether `host:port` can be reached from its own machine only."""
-    host = comparable(address).rpartition(":")[0]
-    return host == "localhost" or host.startswith("127.") and host.replace(".", "").isdigit()
 
 
 def shown(value: object, limit: int = 80) -> str:

@@ -3,10 +3,11 @@
 >>> config = TrainConfig(update="sync", train_steps=200, model_params=parse_model_params("units=64,dropout=0.1"))
 >>> config.model_params
 {'units': 64, 'dropout': 0.1}
->>> config.validate(num_workers=2)
+>>> config.problems(num_workers=2)
+[]
 
-`problems` finds everything that is wrong, so that one message can tell it together with the cluster's problems;
-`validate` raises it. `as_flags` writes the value back as a command line, which is how a launcher hands it to its tasks.
+`problems` finds everything that is wrong, so that one message can tell it together with the cluster's problems.
+`as_flags` writes the value back as a command line, which is how a launcher hands it to its tasks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ps_train.errors import UsageError
 UPDATES = ("async", "sync")
 LOSS_POLICIES = ("fail", "continue")
 NAN_POLICIES = ("stop", "skip", "ignore")
+BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
 MAX_SEED = 2**31 - 1
 
@@ -105,10 +107,6 @@ class TrainConfig:
             return DEFAULT_CHECKPOINT_SECS
         return self.save_checkpoint_secs
 
-    def num_to_aggregate(self, num_workers: int) -> int:
-        """Gradients per sync update, with the default filled in."""
-        return num_workers if self.replicas_to_aggregate is None else self.replicas_to_aggregate
-
     def problems(self, num_workers: int | None = None) -> list[str]:
         """A line for each value that is out of its range; `num_workers` is the number of training tasks, if known."""
         found = []
@@ -131,6 +129,8 @@ class TrainConfig:
         for name, choices in (("on_worker_loss", LOSS_POLICIES), ("on_nan", NAN_POLICIES)):
             if getattr(self, name) not in choices:
                 found.append(f"--{name}={getattr(self, name)} is unknown. Expected {', '.join(choices)}.")
+        for name in ("train_dir", "log_dir", "report_file"):
+            found += _not_a_path(name, getattr(self, name))
         return found + self._aggregation_problems(num_workers)
 
     def _aggregation_problems(self, num_workers: int | None) -> list[str]:
@@ -149,12 +149,6 @@ class TrainConfig:
                 f"no worker computes. Expected 1 to {num_workers}."
             ]
         return []
-
-    def validate(self, num_workers: int | None = None) -> None:
-        """Raises `UsageError` with all `problems`."""
-        found = self.problems(num_workers)
-        if found:
-            raise UsageError.from_problems(found)
 
     def as_flags(self) -> list[str]:
         """The command line of this value: `--name=value` for each field that is not at its default."""
@@ -225,6 +219,14 @@ def _out_of_range(name: str, value: int | None, minimum: int) -> list[str]:
     if value is None or value >= minimum:
         return []
     return [f"--{name}={value} is out of range. Expected a whole number from {minimum}."]
+
+
+def _not_a_path(name: str, value: str | None) -> list[str]:
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value or ""):
+        return []
+    return [
+        f"--{name}={value} is a URL. Expected a path that this host can see, such as one on a mount of that storage."
+    ]
 
 
 def _not_a_duration(name: str, value: float | None) -> list[str]:

@@ -9,13 +9,18 @@ vanishes while it is read (the chief keeps `keep_checkpoint_max`) is passed over
 for as long as two save periods and `startup_timeout_secs`.
 """
 
+import contextlib
 import os
 import time
+
+import numpy as np
 
 from ps_train import checkpoints, graph, logs
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
-from ps_train.errors import EXIT_DONE, ModelError, PsTrainError, UsageError
+from ps_train.config import BUILTIN_MODEL
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, ModelError, PsTrainError, UsageError
+from ps_train.explain import as_model_error
 from ps_train.inputs import build_input_init
 from ps_train.liveness import SILENCE_SECS, Guard, wait_until
 from ps_train.logs import Throttle, log
@@ -23,7 +28,6 @@ from ps_train.model import load_model
 from ps_train.reports import Report
 from ps_train.session import explain_restore_failure
 
-DEFAULT_MODEL = "ps_train.builtin_model"
 POLL_SECS = 0.5
 
 
@@ -34,23 +38,53 @@ class Vanished(PsTrainError):
 def run_once(config, show=print):
     """Evaluates the newest checkpoint of `config.train_dir` and shows a line of metrics; the exit status.
 
+    The report is written whatever the outcome.
+
     Raises:
       UsageError: no train_dir, or no checkpoint in it.
       ModelError: the model is wrong or does not fit the checkpoint.
     """
     logs.start("eval")
-    if not config.train_dir:
-        raise UsageError("--train_dir is not given. Expected the directory that a training job saved to.")
-    checkpoint = checkpoints.latest_checkpoint(config.train_dir)
-    if checkpoint is None:
-        raise UsageError(
-            f"--train_dir={config.train_dir} holds no checkpoint. Train first, or check the directory."
-        )
-    evaluation = Evaluation(config)
-    step, metrics, examples = evaluation.run(checkpoint)
-    show(describe(step, metrics, examples))
-    evaluation.report(config, step, metrics, checkpoint)
+    report = Report(TaskId("evaluator", 0))
+    with _reported(report, config.report_file):
+        if not config.train_dir:
+            raise UsageError("--train_dir is not given. Expected the directory that a training job saved to.")
+        checkpoint = checkpoints.latest_checkpoint(config.train_dir)
+        if checkpoint is None:
+            raise UsageError(
+                f"--train_dir={config.train_dir} holds no checkpoint. Train first, or check the directory."
+            )
+        evaluation = Evaluation(config)
+        step, metrics, examples = evaluation.run(checkpoint)
+        show(describe(step, metrics, examples))
+        _note(report, checkpoint, step, metrics, examples)
+        evaluation.write_summary(step, metrics)
     return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _reported(report, path):
+    """Writes the report at the end of the block, whatever is raised there."""
+    status, reason = EXIT_DONE, None
+    try:
+        yield
+    except PsTrainError as error:
+        status, reason = error.exit_status, str(error)
+        raise
+    except KeyboardInterrupt:
+        status, reason = EXIT_SIGINT, "stopped by SIGINT"
+        raise
+    except BaseException as error:
+        status, reason = EXIT_PERMANENT, f"internal error: {error!r}"
+        raise
+    finally:
+        report.write(path, status, reason)
+
+
+def _note(report, checkpoint, step, metrics, examples):
+    report.checkpoint, report.global_step, report.metrics = checkpoint, step, metrics
+    report.local_steps += 1
+    report.examples += examples
 
 
 def follow(config, report):
@@ -99,9 +133,7 @@ def _evaluate_one(evaluation, checkpoint, report):
     except Vanished as vanished:
         log.info("%s", vanished)
         return False
-    report.checkpoint, report.global_step, report.metrics = checkpoint, step, metrics
-    report.local_steps += 1
-    report.examples += examples
+    _note(report, checkpoint, step, metrics, examples)
     log.info("%s", describe(step, metrics, examples))
     evaluation.write_summary(step, metrics)
     return True
@@ -118,16 +150,19 @@ class Evaluation:
 
     def __init__(self, config):
         self._config = config
-        self._ops = graph.build_eval(config, load_model(config.model or DEFAULT_MODEL))
+        self._ops = graph.build_eval(config, load_model(config.model or BUILTIN_MODEL))
         with self._ops.graph.as_default():
             self._saver = tf1.train.Saver(allow_empty=True)
             self._init = tf.group(tf1.local_variables_initializer(), tf1.tables_initializer())
             self._input_init = build_input_init()
             self._ops.graph.finalize()
         self._writer = None
+        self._left_out: set[str] = set()  # metrics that have been warned of
 
     def run(self, checkpoint):
         """Evaluates one checkpoint; (global step, metric name -> float, number of examples).
+
+        A metric that is no single number is left out, with a warning.
 
         Raises:
           ModelError: the checkpoint does not fit the model; the data is endless and no --eval_steps given; the graph fails.
@@ -135,13 +170,23 @@ class Evaluation:
         """
         with tf1.Session(graph=self._ops.graph) as session:
             self._restore(session, checkpoint)
-            session.run(self._init)
-            session.run(self._input_init)
-            self._check_is_finite(session)
-            examples = self._run_batches(session)
-            values = session.run(self._ops.values)
-            step = int(session.run(self._ops.global_step))
-        return step, {name: float(value) for name, value in values.items()}, examples
+            try:
+                session.run(self._init)
+                session.run(self._input_init)
+                self._check_is_finite(session)
+                examples = self._run_batches(session)
+                values = session.run(self._ops.values)
+                step = int(session.run(self._ops.global_step))
+            except tf.errors.OpError as error:
+                raise as_model_error(error) from error
+        return step, self._only_numbers(values), examples
+
+    def _only_numbers(self, values):
+        numbers = {name: float(value) for name, value in values.items() if _is_number(value)}
+        for name in sorted(values.keys() - numbers.keys() - self._left_out):
+            self._left_out.add(name)
+            log.warning("the metric %s is left out: it is %s, not a number", name, _kind(values[name]))
+        return numbers
 
     def _restore(self, session, checkpoint):
         try:
@@ -185,8 +230,11 @@ class Evaluation:
         self._writer.add_summary(tf1.Summary(value=values), step)
         self._writer.flush()
 
-    def report(self, config, step, metrics, checkpoint):
-        """Writes the summary and the report file of a single evaluation."""
-        self.write_summary(step, metrics)
-        report = Report(TaskId("evaluator", 0), global_step=step, metrics=metrics, checkpoint=checkpoint)
-        report.write(config.report_file, EXIT_DONE)
+
+def _is_number(value):
+    return np.size(value) == 1 and np.asarray(value).dtype.kind in "biuf"
+
+
+def _kind(value):
+    array = np.asarray(value)
+    return f"of shape {list(array.shape)}" if array.shape else f"of type {array.dtype}"

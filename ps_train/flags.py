@@ -23,7 +23,7 @@ from absl import flags
 from ps_train.cluster import JOBS, shown
 from ps_train.config import LOSS_POLICIES, NAN_POLICIES, UPDATES, Params, TrainConfig, parse_model_params
 from ps_train.errors import UsageError
-from ps_train.resolvers import CHOICES, ClusterFlags
+from ps_train.resolvers import AVAILABLE, CHOICES, ClusterFlags
 
 
 class FlagSpec(NamedTuple):
@@ -41,6 +41,11 @@ _FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 def _field(name: str, kind: type | tuple[str, ...], meaning: str) -> FlagSpec:
     default = _FIELDS[name].default
     return FlagSpec(name, kind, None if default is dataclasses.MISSING else default, meaning)
+
+
+def _resolvers() -> str:
+    planned = [choice for choice in CHOICES if choice not in AVAILABLE]
+    return ", ".join(AVAILABLE) + (f"; not available yet: {', '.join(planned)}" if planned else "")
 
 
 GROUPS: dict[str, tuple[FlagSpec, ...]] = {
@@ -72,7 +77,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("ps_hosts", str, None, "comma-separated host:port of the ps tasks"),
         FlagSpec("worker_hosts", str, None, "comma-separated host:port of the workers"),
         FlagSpec("chief_host", str, None, "host:port of the chief [worker 0 is the chief]"),
-        FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + ", ".join(CHOICES)),
+        FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + _resolvers()),
     ),
     "Local cluster": (
         FlagSpec("num_ps", int, 1, "how many ps tasks to start on this host"),

@@ -35,6 +35,7 @@ class Follower:
         self._rate = Rate()
         self._steps_per_sec: float | None = None
         self.records: dict[str, dict[str, Any]] = {}
+        self._reports: dict[TaskId, dict[str, Any]] = {}
 
     def look(self, now: float) -> None:
         """Reads the board if the last time is half a second ago; one that does not answer leaves all as it was."""
@@ -58,8 +59,11 @@ class Follower:
             self._board.close()
 
     def report(self, task: TaskId) -> dict[str, Any]:
-        """What a task reported at its end; empty if it did not."""
-        return read_report(report_path(self._config, task, is_chief=task == self._cluster.chief_task))
+        """What a task that has ended reported; empty if it did not. Read once: it does not change any more."""
+        if task not in self._reports:
+            path = report_path(self._config, task, is_chief=self._cluster.is_chief(task))
+            self._reports[task] = read_report(path)
+        return self._reports[task]
 
     def snapshot(self, statuses: Mapping[TaskId, int | None]) -> Snapshot:
         """The present state, given the tasks' exit statuses, None while they run."""

@@ -15,10 +15,14 @@ import os
 import time
 from typing import Any
 
+from ps_train.checkpoints import checkpoint_step
 from ps_train.compat import tf, tf1
-from ps_train.liveness import SILENCE_SECS
+from ps_train.errors import ModelError
+from ps_train.liveness import SILENCE_SECS, awake_clock
 from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
+
+MAX_SKIPPED = 1000
 
 
 class StepHook(tf1.train.SessionRunHook):
@@ -45,6 +49,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._clock = clock
         self._log_due, self._post_due = Throttle(log_every_secs), Throttle(0.5)
         self._skip_line_due = Throttle(log_every_secs)
+        self._skipped_in_a_row = 0
         self._rate = RateMeter(clock)
         self._started = None
         self.is_reached = self.is_last = False
@@ -65,7 +70,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._report.global_step = step
         self._monitor.post(state="training", step=step)
         self._started = self._started or self._clock()
-        self._rate.start(step)
+        self._rate.start(step, self._report.local_steps)
         if self._is_reached(step):
             self.is_reached = True
             log.info("global step %d: the target of %d is reached already", step, self._train_steps)
@@ -88,6 +93,7 @@ class StepHook(tf1.train.SessionRunHook):
         step = int(values["global_step"])
         self.step = report.global_step = step
         report.local_steps += 1
+        self._skipped_in_a_row = 0
         report.examples += int(values.get("examples", 0))
         now = self._clock()
         report.train_secs = now - self._started
@@ -100,14 +106,26 @@ class StepHook(tf1.train.SessionRunHook):
         return self.is_last
 
     def skip(self, error):
-        """Counts a step that was dropped for NaN or Inf."""
+        """Counts a step that was dropped for NaN or Inf; True if the loop is to end.
+
+        Raises:
+          ModelError: MAX_SKIPPED steps in a row were dropped.
+        """
+        self._raise_failure()
         self._report.skipped_steps += 1
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row >= MAX_SKIPPED:
+            raise ModelError(
+                f"{self._skipped_in_a_row} steps in a row were dropped for NaN or Inf: nothing is learnt any more. Look "
+                "at this worker's data and the learning rate."
+            )
         self._monitor.post(skipped=self._report.skipped_steps)
         if self._skip_line_due.is_due(self._clock()):
             explained = explain_bad_number(
                 error, self._report.task, self._report.local_steps + 1, self._report.global_step
             )
             log.warning("step dropped (%d so far): %s", self._report.skipped_steps, explained)
+        return self._guard.should_stop
 
     def _raise_failure(self):
         """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
@@ -136,17 +154,20 @@ class StepHook(tf1.train.SessionRunHook):
         if self._log_due.is_due(now):
             target = f"/{self._train_steps}" if self._train_steps else ""
             loss = "" if report.loss is None else f", loss {report.loss:.4g}"
-            log.info(
-                "step %d%s%s, %.1f steps/s (%.1f of them here)", step, target, loss, global_rate, local_rate
+            rates = (
+                f", {global_rate:.1f} steps/s ({local_rate:.1f} of them here)"
+                if report.local_steps > 1
+                else ""
             )
+            log.info("step %d%s%s%s", step, target, loss, rates)
 
 
 class StepRunner:
     """Runs steps, most of them without the hooks' machinery, which costs more than a small step's Python.
 
     `session.run_step_fn(runner.run)` runs steps by a prepared call for `BURST_SECS` and hands each one's figures to the
-    StepHook; a step runs with all hooks when one of them has something to do: every `HOOK_STEPS` local steps, when a
-    checkpoint is due, and always if the user has hooks.
+    StepHook; a step runs with all hooks every `HOOK_STEPS` local steps, and always if the user has hooks. Checkpoints
+    are saved when they are due.
 
     Args:
       ops: graph.TrainOps.
@@ -182,7 +203,7 @@ class StepRunner:
             except tf.errors.InvalidArgumentError as error:
                 if not (self._skips_bad_numbers and is_bad_number(error)):
                     raise
-                self._step_hook.skip(error)
+                self.is_done = self._step_hook.skip(error)
             self._count += 1
 
     def _run_one(self, step_context):
@@ -191,11 +212,11 @@ class StepRunner:
             self.is_done = self._step_hook.is_last
         else:
             self.is_done = self._step_hook.follow(self._call()[1])
+            if self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step):
+                self.checkpoint_hook.save_if_due(self._session)
 
     def _wants_hooks(self):
-        if self._always or self._count % self.HOOK_STEPS == 0:
-            return True
-        return self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step)
+        return self._always or self._count % self.HOOK_STEPS == 0
 
 
 class RateMeter:
@@ -217,6 +238,17 @@ class RateMeter:
         return max(step - last_step, 0) / elapsed, max(local_steps - last_local, 0) / elapsed
 
 
+class AtEnd(tf1.train.SessionRunHook):
+    """Calls a function at its place in the order of the end."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def end(self, session):
+        """Calls it."""
+        self._function()
+
+
 class CheckpointHook(tf1.train.SessionRunHook):
     """The chief's saver: every so many steps or seconds, and the last step at the end.
 
@@ -229,6 +261,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
       global_step: variable.
       report: gets the newest checkpoint's path.
       save_steps, save_secs: periods; either may be None.
+      before_save: called before each save; gives it the time that it needs.
       optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
     """
 
@@ -241,12 +274,13 @@ class CheckpointHook(tf1.train.SessionRunHook):
         save_steps=None,
         save_secs=None,
         optimizers=(),
+        before_save=lambda: None,
         clock=time.monotonic,
     ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
-        self._optimizers = optimizers
+        self._optimizers, self._before_save = optimizers, before_save
         self._saved_step = self._saved_at = None
 
     def begin(self):
@@ -262,7 +296,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         if self._report.checkpoint is None:
             self.save(session, step)
         else:
-            self._saved_step = int(self._report.checkpoint.rsplit("-", 1)[-1])
+            self._saved_step = checkpoint_step(self._report.checkpoint)
 
     def before_run(self, run_context):
         """Fetches the global step."""
@@ -281,6 +315,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
 
     def save(self, session, step):
         """Writes `model.ckpt-<step>`."""
+        self._before_save()
         with contextlib.ExitStack() as held:
             for optimizer in self._optimizers:
                 held.enter_context(optimizer.paused(session))
@@ -370,14 +405,14 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
     def end(self, session):
         """Waits."""
         self._is_reached = self._is_reached or self._step_hook.is_reached
-        start = time.monotonic()
+        start = awake_clock()
         line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
         while not self._guard.should_stop:
-            waited = time.monotonic() - start
+            waited = awake_clock() - start
             pending = self.pending(waited)
             if not pending:
                 return
-            if line_due.is_due():
+            if line_due.is_due(start + waited):
                 log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), waited)
             self._on_idle(session)
             time.sleep(0.1)

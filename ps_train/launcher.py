@@ -8,9 +8,10 @@
 3. The end is the first of
    - every task has ended with 0: the held-out data is evaluated, and what to do next is printed;
    - a task has failed: it is the headline, and its status the launcher's; the others are ended;
-   - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them.
-   To end the others: the workers get the signal first, so that the chief can save, and then the ps tasks. What still runs
-   `shutdown_timeout_secs` later is killed.
+   - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them, if it comes more
+     than half a second after the first.
+   To end the others: the workers get the signal first (SIGTERM for a SIGHUP, which tasks do not handle), so that the
+   chief can save, and then the ps tasks a SIGTERM. What still runs `shutdown_timeout_secs` later is killed.
 4. If this process is killed itself, the workers get a SIGTERM from the system and end in order, and the ps tasks a few
    seconds later.
 """
@@ -20,29 +21,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ps_train import checkpoints, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError, blamed
 from ps_train.follower import Follower
 from ps_train.local_config import fill_in, log_path, make_directories, report_path
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen, Snapshot
+from ps_train.reports import Report
 from ps_train.summary import Summary
 
 EVALUATOR = TaskId("evaluator", 0)
 TICK_SECS = 0.1
 BLAME_SECS = 5.0
 PS_LINGER_SECS = 5.0
-
-# How `worker` and `ps` begin the reason of a task that ends only because another has failed.
-_ANOTHER_FAILED = re.compile(r"((?:ps|worker|chief):\d+) failed: ")
 
 
 class Roles(NamedTuple):
@@ -71,7 +69,7 @@ def run_local(config: TrainConfig, num_ps: int, num_workers: int, roles: Roles) 
       int: the exit status.
 
     Raises:
-      UsageError: a directory cannot be made.
+      UsageError: a directory cannot be made, a file not be written, a process not be started.
     """
     asked, config = config, fill_in(config)
     make_directories(config)
@@ -120,7 +118,9 @@ class LocalCluster:
         self._ended: list[TaskId] = []  # in order
         self._signal: int | None = None
         self._failure: Failure | None = None
+        self._asked_at: float | None = None  # for the end of all tasks
         self._deadline: float | None = None  # of an end that has been asked for
+        self._asked_ps: set[TaskId] = set()
         self._suspected_at: float | None = None
         self._follower = Follower(cluster, config)
 
@@ -131,29 +131,50 @@ class LocalCluster:
         if process.can_fork() and (self._config.evaluate or not self._finished):
             self._screen.show(Snapshot(message="importing TensorFlow"), is_urgent=True)
             self._roles.prepare()
-        for task in () if self._finished else self._cluster.tasks:
-            self._tasks[task] = self._start_task(task)
+        for task in self._cluster.tasks:
+            if self._finished:
+                self._report_finished(task, self._finished)
+            else:
+                self._tasks[task] = self._start_task(task)
         if self._config.evaluate:
             config = self._config_of(EVALUATOR)
-            self._evaluation = process.start(
-                str(EVALUATOR), lambda: self._roles.evaluate(config), ["eval", *config.as_flags()],
-                log_path(config, EVALUATOR), is_held=True,
-            )  # fmt: skip
+            path = log_path(config, EVALUATOR)
+            with _starting(EVALUATOR, path):
+                self._evaluation = process.start(
+                    str(EVALUATOR), lambda: self._roles.evaluate(config), ["eval", *config.as_flags()],
+                    path, is_held=True,
+                )  # fmt: skip
 
     def _start_task(self, task: TaskId) -> TaskProcess:
         config = self._config_of(task)
         hosts = {job: ",".join(addresses.values()) for job, addresses in self._cluster.as_dict().items()}
         place = [f"--job_name={task.job}", f"--task_index={task.index}", "--cluster_resolver=flags"]
         place += [f"--{job}_hosts={addresses}" for job, addresses in hosts.items()]
-        return process.start(
-            str(task), lambda: self._roles.run_task(task, self._cluster, config), [*place, *config.as_flags()],
-            log_path(config, task), linger_secs=PS_LINGER_SECS if task.job == "ps" else 0.0,
-        )  # fmt: skip
+        path = log_path(config, task)
+        with _starting(task, path):
+            return process.start(
+                str(task), lambda: self._roles.run_task(task, self._cluster, config), [*place, *config.as_flags()],
+                path, linger_secs=PS_LINGER_SECS if task.job == "ps" else 0.0,
+            )  # fmt: skip
+
+    def _report_finished(self, task: TaskId, checkpoint: str) -> None:
+        """What the task itself would report; those in `log_dir` stay those of the run that trained."""
+        if self._config.report_file is not None:
+            report = Report(task, is_chief=self._cluster.is_chief(task))
+            step = checkpoints.checkpoint_step(checkpoint)
+            report.note_finished(checkpoint, self._config.train_steps, step)
+            report.write(self._config_of(task).report_file, EXIT_DONE)
 
     def _config_of(self, task: TaskId) -> TrainConfig:
-        path = report_path(self._config, task, is_chief=task == self._cluster.chief_task)
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)  # an earlier run's
+        path = report_path(self._config, task, is_chief=self._cluster.is_chief(task))
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)  # an earlier run's
+        except OSError as error:
+            flag = "log_dir" if self._config.report_file is None else "report_file"
+            raise UsageError(
+                f"The report {path} cannot be written: {error.strerror}. Choose another --{flag}."
+            ) from None
         return dataclasses.replace(self._config, report_file=path)
 
     # The run.
@@ -191,7 +212,7 @@ class LocalCluster:
 
     def _tick(self, inbox: SignalInbox) -> None:
         for number in inbox.wait(TICK_SECS):
-            self._on_signal(number)
+            self._on_signal(number, time.monotonic())
         self._ended += [t for t, p in self._tasks.items() if t not in self._ended and p.poll() is not None]
         self._steer(time.monotonic())
         if self._cluster.ps_tasks[0] not in self._ended:
@@ -202,49 +223,53 @@ class LocalCluster:
         statuses = {task: running.status for task, running in self._tasks.items()}
         self._screen.show(self._follower.snapshot(statuses), is_urgent)
 
-    def _on_signal(self, number: int) -> None:
-        if self._signal or self._failure:
-            self.kill()
-        else:
+    def _on_signal(self, number: int, now: float) -> None:
+        if self._asked_at is None:
             self._signal = number
-            self._end(number)
+            self._end(signal.SIGTERM if number == signal.SIGHUP else number, now)
+        elif now - self._asked_at >= REPEAT_SECS:
+            self.kill()
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int, now: float) -> None:
         """Asks the workers to end; `_steer` goes on with the ps tasks."""
-        self._deadline = time.monotonic() + self._config.shutdown_timeout_secs
+        self._asked_at = now
+        self._deadline = now + self._config.shutdown_timeout_secs
         for task in self._cluster.training_tasks:
             self._tasks[task].send(number)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: Failure, now: float) -> None:
         self._failure = failure
         self._show(is_urgent=True)
         self._screen.complain(str(failure))
-        self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM, now)
 
     def _steer(self, now: float) -> None:
         """Decides, after each look, whether something is to be ended."""
-        is_ending = self._signal or self._failure
+        is_ending = self._asked_at is not None
         failure = None if is_ending else self._find_failure(now)
         if failure is not None:
-            self._fail(failure)
+            self._fail(failure, now)
         elif all(task in self._ended for task in self._cluster.training_tasks):
-            self._end_ps_tasks(now, is_asked_for=bool(is_ending))
+            self._end_ps_tasks(now, is_asked_for=is_ending)
         elif self._deadline is not None and now > self._deadline:
             self.kill()
 
     def _end_ps_tasks(self, now: float, is_asked_for: bool) -> None:
         """The workers have ended: the ps tasks do so by themselves, unless the job was cut short."""
-        left = [self._tasks[ps] for ps in self._cluster.ps_tasks if ps not in self._ended]
+        left = [ps for ps in self._cluster.ps_tasks if ps not in self._ended]
         if self._deadline is None:
             self._deadline = now + self._config.shutdown_timeout_secs
         if left and now > self._deadline:
             self.kill()
             if not is_asked_for:
                 why = f"did not end within {self._config.shutdown_timeout_secs:g} s after the last worker"
-                self._fail(Failure(left[0].name, EXIT_PERMANENT, why, left[0].log_path))
+                late = self._tasks[left[0]]
+                self._fail(Failure(late.name, EXIT_PERMANENT, why, late.log_path), now)
         elif is_asked_for:
             for ps in left:
-                ps.terminate()
+                if ps not in self._asked_ps:  # a second signal would end it at once
+                    self._asked_ps.add(ps)
+                    self._tasks[ps].terminate()
 
     def _find_failure(self, now: float) -> Failure | None:
         """The task to blame, once that is known: one that ended because of another's failure only points to it."""
@@ -254,8 +279,8 @@ class LocalCluster:
         if self._suspected_at is None:
             self._suspected_at = now
         suspect = failed[0]
-        match = _ANOTHER_FAILED.match(self._follower.report(suspect).get("reason", ""))
-        named = TaskId.from_string(match[1]) if match else suspect
+        name = blamed(self._follower.report(suspect).get("reason", ""))
+        named = TaskId.from_string(name) if name else suspect
         if named in self._tasks and named != suspect:
             if self._tasks[named].poll() is None and now - self._suspected_at < BLAME_SECS:
                 return None  # it is about to end
@@ -270,18 +295,18 @@ class LocalCluster:
         reason = self._follower.report(task).get("reason")
         if reason:
             return reason
-        number = (running.status or 0) - 128
-        if number == signal.SIGKILL:
+        if running.ended_by == signal.SIGKILL:
             return "ended by SIGKILL, which may be the system's, for want of memory"
-        if number in set(signal.Signals):
-            return f"ended by {signal.Signals(number).name}"
+        if running.ended_by is not None:
+            return f"ended by {_signal_name(running.ended_by)}"
         return running.last_line() or "no output"
 
     def _evaluate(self, inbox: SignalInbox) -> int:
         evaluation = self._evaluation
         assert evaluation is not None
         self._screen.show(Snapshot(message="evaluating on held-out data"), is_urgent=True)
-        evaluation.release()
+        with _starting(EVALUATOR, evaluation.log_path):
+            evaluation.release()
         while evaluation.poll() is None:
             for number in inbox.wait(TICK_SECS):
                 evaluation.kill()
@@ -296,3 +321,26 @@ class LocalCluster:
             return status
         self._screen.say(self._summary.evaluated(report))
         return EXIT_DONE
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+@contextlib.contextmanager
+def _starting(task: TaskId, path: str) -> Iterator[None]:
+    """Tells what keeps a task, whose log is at `path`, from being started."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename == path:
+            raise UsageError(
+                f"The log {path} of {task} cannot be written: {error.strerror}. Choose another --log_dir."
+            ) from None
+        raise UsageError(
+            f"No process can be started for {task}: {error.strerror}. Expected this host to have room for one more. "
+            "Check its memory and the limit of processes (ulimit -u)."
+        ) from None

@@ -16,6 +16,7 @@ For a ps: `Server(...)`, then `join()`, which returns when the job is over.
 """
 
 import atexit
+import dataclasses
 import os
 import sys
 import threading
@@ -213,6 +214,10 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         save_summaries_secs, log_step_count_steps,
     )  # fmt: skip
     optimizers = tf1.get_collection(session.COLLECTION)
+    if optimizers:  # the script's graph says what the flags say elsewhere: the job needs all these workers
+        runtime.context = dataclasses.replace(
+            runtime.context, update="sync", replicas_to_aggregate=optimizers[0].replicas_to_aggregate
+        )
     runtime.guard.release = worker.make_release(runtime, optimizers)
     step_hook = StepHook(runtime.report, runtime.monitor, runtime.guard, global_step)
     return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))

@@ -400,9 +400,9 @@ def wait_until(condition, describe, timeout_secs, guard=None, clock=awake_clock,
             guard.check()
         now = clock()
         if now - start > timeout_secs:
-            raise PeerLostError(f"gave up after {timeout_secs:g} s of waiting for {describe()}")
+            raise PeerLostError(f"gave up after {timeout_secs:.3g} s of waiting for {describe()}")
         if throttle.is_due(now):
             log.info(
-                "waiting for %s: %.0f s so far, giving up after %g s", describe(), now - start, timeout_secs
+                "waiting for %s: %.0f s so far, giving up after %.3g s", describe(), now - start, timeout_secs
             )
         sleep(0.1)

@@ -17,10 +17,9 @@ import time
 from typing import Any
 
 from ps_train.cluster import TaskId
-from ps_train.config import TrainConfig
+from ps_train.config import BUILTIN_MODEL, TrainConfig
 from ps_train.errors import UsageError
 
-BUILTIN_MODEL = "ps_train.builtin_model"
 BUILTIN_STEPS = 1000
 RUNS_DIR = "ps_train_runs"
 
@@ -38,12 +37,8 @@ def fill_in(config: TrainConfig, now: float | None = None) -> TrainConfig:
         name = "digits" if is_builtin else re.sub(r"\.py$", "", os.path.basename(config.model or ""))
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
         train_dir = _unused(os.path.join(RUNS_DIR, f"{name.rpartition('.')[2]}-{stamp}"))
-    log_dir = config.log_dir
-    if log_dir is None:
-        here = os.path.basename(train_dir.rstrip("/")) if _is_url(train_dir) else train_dir
-        log_dir = os.path.join(here, "logs")
     return dataclasses.replace(
-        config, train_dir=train_dir, log_dir=log_dir,
+        config, train_dir=train_dir, log_dir=config.log_dir or os.path.join(train_dir, "logs"),
         train_steps=config.train_steps or (BUILTIN_STEPS if is_builtin else None),
         evaluate=is_builtin if config.evaluate is None else config.evaluate,
     )  # fmt: skip
@@ -53,8 +48,6 @@ def make_directories(config: TrainConfig) -> None:
     """Makes `train_dir` and `log_dir`; raises UsageError if one cannot be made."""
     for flag in ("train_dir", "log_dir"):
         path = getattr(config, flag)
-        if _is_url(path):  # TensorFlow's to make
-            continue
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
@@ -90,7 +83,3 @@ def _unused(path: str) -> str:
     while os.path.exists(candidate):
         candidate, number = f"{path}-{number}", number + 1
     return candidate
-
-
-def _is_url(path: str) -> bool:
-    return "://" in path

@@ -17,12 +17,24 @@ import socket
 import sys
 from collections.abc import Iterator
 
+from ps_train.errors import UsageError
+
 
 @contextlib.contextmanager
 def reserve_ports(count: int) -> Iterator[list[int]]:
-    """Reserves `count` different TCP ports that are free on every interface, IPv4 and IPv6, for the `with` block."""
+    """Reserves `count` different TCP ports that are free on every interface, IPv4 and IPv6, for the `with` block.
+
+    Raises:
+      UsageError: there are not so many, or this process may not have so many files open.
+    """
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(_bound_socket()) for _ in range(count)]
+        try:
+            sockets = [held.enter_context(_bound_socket()) for _ in range(count)]
+        except OSError as error:
+            raise UsageError(
+                f"No {count} ports can be reserved on this host: {error.strerror}. Expected a free port for each task. "
+                "Ask for fewer tasks, or raise the limit of open files (ulimit -n)."
+            ) from None
         ports = [sock.getsockname()[1] for sock in sockets]
         if sys.platform != "linux":
             held.close()

@@ -11,6 +11,7 @@
 """
 
 import contextlib
+import itertools
 
 from ps_train import task_context
 from ps_train.compat import tf1
@@ -25,7 +26,9 @@ def replica_device_setter(
     ps_ops=None,
     ps_strategy=None,
 ):
-    """Device function for `tf1.device`, with TensorFlow's signature; arguments left out come from this process's task.
+    """Device function for `tf1.device`, with TensorFlow's signature.
+
+    Arguments left out come from this process's task, and the cluster always does.
 
     Returns:
       A function for `tf1.device(...)`. Local variables are not told apart here (a device function sees no collections);
@@ -36,10 +39,26 @@ def replica_device_setter(
         worker_device = worker_device or context.worker_device
         cluster = None
         ps_tasks = ps_tasks or context.cluster.num_ps
+        ps_strategy = ps_strategy or RoundRobin([task.index for task in context.cluster.ps_tasks])
     return tf1.train.replica_device_setter(
         ps_tasks=ps_tasks, ps_device=ps_device, worker_device=worker_device or "/job:worker",
         merge_devices=merge_devices, cluster=cluster, ps_ops=ps_ops, ps_strategy=ps_strategy,
     )  # fmt: skip
+
+
+class RoundRobin:
+    """The next ps in turn for each new variable; a `ps_strategy` that knows clusters whose indices have gaps.
+
+    Args:
+      indices: task indices of the ps tasks.
+    """
+
+    def __init__(self, indices):
+        self._turns = itertools.cycle(indices)
+
+    def __call__(self, op):
+        """The index of the ps for `op`."""
+        return next(self._turns)
 
 
 @contextlib.contextmanager
@@ -52,7 +71,11 @@ def scope(context):
     if context is None:
         yield
         return
-    setter = replica_device_setter(ps_tasks=context.cluster.num_ps, worker_device=context.worker_device)
+    setter = tf1.train.replica_device_setter(
+        ps_tasks=context.cluster.num_ps,
+        worker_device=context.worker_device,
+        ps_strategy=RoundRobin([task.index for task in context.cluster.ps_tasks]),
+    )
     with tf1.device(setter), tf1.variable_creator_scope(_local_creator(context.worker_device)):
         yield
 

@@ -18,6 +18,7 @@ Where fork is not safe, or with PS_TRAIN_START=spawn, it is a fresh `python -m p
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -55,12 +56,14 @@ class TaskProcess:
       log_path: file that its output is appended to.
       pid: its process id and that of its group; None while it is held and not there yet.
       status: its exit status once `poll` has seen the end, 128 + n if signal n ended it.
+      ended_by: the signal that ended it, None if it ended by itself, whatever its status.
     """
 
     def __init__(self, name: str, log_path: str):
         self.name, self.log_path = name, log_path
         self.pid: int | None = None
         self.status: int | None = None
+        self.ended_by: int | None = None
         self._log_start = os.path.getsize(log_path) if os.path.exists(log_path) else 0
 
     def release(self) -> None:
@@ -72,7 +75,7 @@ class TaskProcess:
         if self.status is None and self.pid is not None:
             code = self._reap()
             if code is not None:
-                self.status = 128 - code if code < 0 else code
+                self.status, self.ended_by = (128 - code, -code) if code < 0 else (code, None)
                 self._signal_group(signal.SIGKILL)  # what it started and left behind
         return self.status
 
@@ -192,18 +195,31 @@ def _run_forked(
     run: Callable[[], int], log_fd: int, parent: int, gate: int | None, linger_secs: float
 ) -> NoReturn:
     """The child's whole life. It never returns into the parent's stack, nor runs the parent's exit handlers."""
-    status = EXIT_PERMANENT
-    try:
+
+    def live() -> int:
+        _redirect(log_fd)  # first, so that whatever is raised is in the log
         os.setsid()
         tie_to_parent(parent, linger_secs)
-        _redirect(log_fd)
         gc.freeze()  # what the parent made stays in shared memory
         if "numpy" in sys.modules:  # its generator is the parent's; `random` sees to itself
             sys.modules["numpy"].random.seed()
-        if gate is None or os.read(gate, 1):
-            status = _guarded(run)
+        return run() if gate is None or os.read(gate, 1) else EXIT_PERMANENT
+
+    status = EXIT_PERMANENT
+    try:
+        status = _guarded(live)
+    finally:
+        end(status, runs_exit_handlers=False)
+
+
+def end(status: int, runs_exit_handlers: bool = True) -> NoReturn:
+    """Ends this process now, its output written; threads blocked in TensorFlow are not waited for."""
+    try:
+        if runs_exit_handlers:
+            atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
     finally:
         os._exit(status)
 

@@ -2,17 +2,20 @@
 
 report = Report(TaskId("worker", 0), is_chief=True)
 report.global_step = 200
-report.write("report.json", exit_status=0)
+report.write("report.json", exit_status=0)       # True, or False and a line in the log
 """
 
+import contextlib
 import json
+import math
 import os
-import tempfile
 import time
+import uuid
 from dataclasses import asdict, dataclass, field
 
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM
+from ps_train.logs import log
 
 
 @dataclass
@@ -30,13 +33,17 @@ class Report:
     checkpoint: str | None = None
     loss: float | None = None
     metrics: dict | None = None
-    num_params: int | None = None
     started: float = field(default_factory=time.time)
     train_started: float | None = None
     train_secs: float = 0.0
 
+    def note_finished(self, checkpoint, train_steps, global_step):
+        """The job's target was reached before this task started."""
+        self.reason = f"{checkpoint} has reached the target of {train_steps} steps: nothing to do"
+        self.global_step = global_step
+
     def as_dict(self, exit_status, reason=None):
-        """The file's content."""
+        """The file's content; NaN and Inf, which JSON does not have, are None."""
         values = asdict(self)
         task = values.pop("task")
         values.pop("train_started")
@@ -44,7 +51,7 @@ class Report:
         if exit_status in (EXIT_SIGINT, EXIT_SIGTERM):
             outcome = "stopped"
         rate = self.local_steps / self.train_secs if self.train_secs > 0 else None
-        return {
+        return _finite({
             "job": task["job"],
             "task": task["index"],
             "outcome": outcome,
@@ -52,14 +59,35 @@ class Report:
             **values,
             "reason": self.reason if reason is None else reason,
             "steps_per_sec": rate,
-        }
+        })  # fmt: skip
 
     def write(self, path, exit_status, reason=None):
-        """Writes the file, or nothing if `path` is empty; never leaves half a file."""
+        """Writes the file, or nothing if `path` is empty; never leaves half a file.
+
+        Returns:
+          bool: False if it cannot be written. That is logged and not raised: the task's outcome stays what it is.
+        """
         if not path:
-            return
+            return True
         directory = os.path.dirname(os.path.abspath(path))
-        os.makedirs(directory, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=directory, prefix=".report-", delete=False) as file:
-            json.dump(self.as_dict(exit_status, reason), file)
-        os.replace(file.name, path)
+        draft = os.path.join(directory, f".report-{uuid.uuid4().hex}")
+        try:
+            os.makedirs(directory, exist_ok=True)
+            try:
+                with open(draft, "x", encoding="utf-8") as file:
+                    json.dump(self.as_dict(exit_status, reason), file, allow_nan=False)
+                os.replace(draft, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.remove(draft)
+                raise
+        except OSError as error:
+            log.error("the report %s cannot be written: %s. Check --report_file.", path, error.strerror or error)
+            return False
+        return True
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

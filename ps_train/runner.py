@@ -15,6 +15,7 @@ import traceback
 
 from ps_train import checkpoints, logs
 from ps_train.cluster import split_address
+from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
@@ -71,8 +72,7 @@ def _run_evaluator(config, report):
 def _run_member(task, cluster, config, report):
     finished = checkpoints.finished_at(config.train_dir, config.train_steps)
     if finished and not (report.is_chief and _is_a_ps_up(cluster)):
-        report.reason = f"{finished} has reached the target of {config.train_steps} steps: nothing to do"
-        report.global_step = checkpoints.checkpoint_step(finished)
+        report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
         return
     from ps_train.session import Timeouts
     from ps_train.startup import start_task
@@ -115,7 +115,7 @@ def _run_worker(runtime, config):
     from ps_train.model import load_model
 
     try:
-        model = load_model(config.model or "ps_train.builtin_model")
+        model = load_model(config.model or BUILTIN_MODEL)
         worker.run(runtime, config, model)
     except PsTrainError as error:
         state = "stopped" if isinstance(error, StoppedError) else "failed"

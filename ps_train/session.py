@@ -15,19 +15,20 @@ ever, silently, for a ps that does not come.
 """
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from ps_train.checkpoints import latest_checkpoint
+from ps_train.checkpoints import all_checkpoints, latest_checkpoint
 from ps_train.cluster import Cluster
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, PeerLostError, UsageError
-from ps_train.hooks import CheckpointHook, WaitForWorkersHook
+from ps_train.hooks import AtEnd, CheckpointHook, WaitForWorkersHook
 from ps_train.inputs import build_input_init
-from ps_train.liveness import wait_until
+from ps_train.liveness import awake_clock, wait_until
 from ps_train.logs import log
 from ps_train.server import session_config
 from ps_train.updates.roster import Roster
@@ -106,7 +107,9 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, st
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:
-        ordered += _chief_hooks(runtime, creator, optimizers, saving, step_hook)
+        rosters = [_make_roster(runtime, creator, optimizers)] if optimizers else []
+        ending = _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters)
+        ordered = [*rosters, *ordered, *ending]
     if step_runner is not None:
         step_runner.checkpoint_hook = next((h for h in ordered if isinstance(h, CheckpointHook)), None)
     if last_hook is not None:
@@ -114,7 +117,7 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, st
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
-def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
+def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters):
     context, timeouts = runtime.context, runtime.timeouts
     savers = []
     if saving.train_dir:
@@ -128,6 +131,7 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
                 saving.save_steps,
                 saving.save_secs,
                 optimizers,
+                before_save=lambda: runtime.guard.extend(timeouts.shutdown_timeout_secs),
             )
         )
     wait = WaitForWorkersHook(
@@ -139,8 +143,15 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
         stop_secs=timeouts.shutdown_timeout_secs,
         peer_timeout_secs=timeouts.peer_timeout_secs,
     )
-    lease, removes = roster_policy(context, timeouts.peer_timeout_secs)
-    roster = Roster(
+    loops = [UpdateLoop(optimizer, creator.make_raw_session) for optimizer in optimizers]
+    stops = [AtEnd(roster.stop) for roster in rosters]
+    return [*_summary_hooks(saving), wait, *stops, *loops, *savers]
+
+
+def _make_roster(runtime, creator, optimizers):
+    context = runtime.context
+    lease, removes = roster_policy(context, runtime.timeouts.peer_timeout_secs)
+    return Roster(
         optimizers,
         runtime.monitor,
         context.cluster.training_tasks,
@@ -149,9 +160,6 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook):
         lease,
         removes,
     )
-    loops = [UpdateLoop(optimizer, creator.make_raw_session) for optimizer in optimizers]
-    rosters = [roster] if optimizers else []
-    return [*_summary_hooks(saving), wait, *rosters, *loops, *savers]
 
 
 def roster_policy(context, peer_timeout_secs):
@@ -242,15 +250,15 @@ class SessionCreator(tf1.train.SessionCreator):
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
         if not self._is_first:
             log.warning("the session was lost with a ps: making a new one; input starts anew")
-        deadline = time.monotonic() + bound
+        deadline = awake_clock() + bound
         while True:
             runs = self._wait_for_ps(deadline)
             try:
                 session = self._create(runs, deadline)
             except LOST as error:
                 self._runtime.guard.check()
-                if time.monotonic() > deadline:
-                    raise PeerLostError(f"gave up after {bound:g} s: {_first_line(error)}") from None
+                if awake_clock() > deadline:
+                    raise PeerLostError(f"gave up after {bound:.3g} s: {_first_line(error)}") from None
                 time.sleep(0.5)
                 continue
             self._is_first = False
@@ -299,7 +307,7 @@ class SessionCreator(tf1.train.SessionCreator):
                 if str(link.task) not in runtime.monitor.ps_runs()
             )
 
-        return wait_until(all_up, describe, max(deadline - time.monotonic(), 0.1), runtime.guard)
+        return wait_until(all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard)
 
     # The chief.
 
@@ -342,6 +350,8 @@ class SessionCreator(tf1.train.SessionCreator):
             self.saver.restore(session, checkpoint)
         except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
             raise ModelError(explain_restore_failure(checkpoint, self._global_step.graph, error)) from None
+        kept = [(path, os.path.getmtime(path + ".index")) for path in all_checkpoints(self._train_dir)]
+        self.saver.set_last_checkpoints_with_time(kept)  # counts them in when it deletes the oldest
         log.info("restored %s", checkpoint)
         self._runtime.report.restored_from = self._runtime.report.checkpoint = checkpoint
 
@@ -374,7 +384,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
         wait_until(
             is_valid, lambda: f"{chief} at {address} to initialize or restore the model",
-            max(deadline - time.monotonic(), 0.1), runtime.guard,
+            max(deadline - awake_clock(), 0.1), runtime.guard,
         )  # fmt: skip
 
 

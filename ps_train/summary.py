@@ -47,7 +47,8 @@ class Summary(NamedTuple):
     def evaluated(self, report: Mapping[str, Any]) -> str:
         """What the evaluation's report says."""
         metrics = sorted((report.get("metrics") or {}).items())
-        return "Held-out data: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics)
+        shown = (f"{name} {'nan' if value is None else format(value, '.4f')}" for name, value in metrics)
+        return "Held-out data: " + ", ".join(shown)
 
     def saved(self) -> str:
         """The newest checkpoint, after an end before the target."""

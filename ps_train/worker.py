@@ -15,7 +15,8 @@ import time
 from ps_train import checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
-from ps_train.errors import ModelError, PeerLostError
+from ps_train.errors import PeerLostError
+from ps_train.explain import as_model_error
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.liveness import first_failure
 from ps_train.logs import log
@@ -165,26 +166,4 @@ def explain(runtime, error):
     if is_bad_number(error):
         report = runtime.report
         return explain_bad_number(error, report.task, report.local_steps + 1, report.global_step)
-    if isinstance(error, tf.errors.OpError):
-        where = _user_frame(error.op)
-        return ModelError(f"{type(error).__name__}{where}: {_cause(error.message)[:600]}")
-    return ModelError(f"{type(error).__name__}: {error}")
-
-
-def _cause(message):
-    """The line of TensorFlow's message that says what was wrong: the first below the stack of the op's making."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
-    lines = lines[nodes[-1] + 1 :] if nodes else lines
-    headers = ("Graph execution error", "From /job:", "2 root error(s) found", "=====")
-    return next((line for line in lines if not line.startswith(headers)), "")
-
-
-def _user_frame(op):
-    if op is None:
-        return ""
-    frames = [
-        f for f in op.traceback if "/site-packages/" not in f.filename and "/ps_train/" not in f.filename
-    ]
-    where = f" (made at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f" in op {op.name}{where}"
+    return as_model_error(error)

@@ -16,9 +16,10 @@ from ps_train.errors import UsageError
 from ps_train.resolvers import from_flags, tf_config
 from ps_train.resolvers.resolved import ClusterFlags, Resolved, check_place
 
-__all__ = ["CHOICES", "ClusterFlags", "Resolved", "resolve"]
+__all__ = ["AVAILABLE", "CHOICES", "ClusterFlags", "Resolved", "resolve"]
 
-CHOICES = ("auto", "flags", "tf_config", "slurm", "mpi")
+AVAILABLE = ("auto", "flags", "tf_config")
+CHOICES = (*AVAILABLE, "slurm", "mpi")
 
 
 def resolve(choice: str, flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
@@ -31,7 +32,8 @@ def resolve(choice: str, flags: ClusterFlags, env: Mapping[str, str]) -> Resolve
         return _resolve_tf_config(env)
     if choice in CHOICES:
         raise UsageError(
-            f"--cluster_resolver={choice} is not available yet. Expected auto, flags or tf_config."
+            f"--cluster_resolver={choice} is not available yet. "
+            f"Expected {', '.join(AVAILABLE[:-1])} or {AVAILABLE[-1]}."
         )
     raise UsageError(f"--cluster_resolver={choice} is not a resolver. Expected one of {', '.join(CHOICES)}.")
 

@@ -1,4 +1,4 @@
-"""The chief's roster: takes what a lost worker left half-made out of the rounds, and the worker itself if the job goes on.
+"""The chief's roster: deals with lost workers, so that no round waits for what will never come.
 
 A thread of the chief's looks at the boards twice a second. A training task that joined and then is silent for `lease_secs`,
 or has ended other than by leaving, is lost:
@@ -10,6 +10,7 @@ It joins again by itself when it comes back: a new process when its session is m
 next push.
 """
 
+import contextlib
 import threading
 from typing import Any
 
@@ -20,7 +21,7 @@ LOOK_SECS = 0.5
 
 
 class Roster(tf1.train.SessionRunHook):
-    """Watches the workers while the chief's session lives.
+    """Watches the workers while the chief's session lives; the first of the hooks, as others wait for rounds to go on.
 
     Args:
       optimizers: the synchronous ones.
@@ -47,19 +48,16 @@ class Roster(tf1.train.SessionRunHook):
             target=self._run, args=(self._stopping,), daemon=True, name="ps_train-roster"
         ).start()
 
-    def end(self, session):
-        """Ends the thread."""
+    def stop(self):
+        """Ends the thread: the chief has served the last worker."""
         self._stopping.set()
 
     def _run(self, stopping):
-        session = self._make_raw_session()
-        while not stopping.wait(LOOK_SECS):
-            try:
-                self.look(session)
-            except (
-                tf.errors.OpError
-            ):  # the ps is lost, and with it the rounds: the main thread deals with that
-                return
+        with self._make_raw_session() as session:
+            while not stopping.wait(LOOK_SECS):
+                # A lost ps is the main thread's to deal with: it makes a new session and starts a new thread.
+                with contextlib.suppress(tf.errors.OpError):
+                    self.look(session)
 
     def look(self, session):
         """Deals with the workers that were lost since the last look."""
@@ -71,8 +69,8 @@ class Roster(tf1.train.SessionRunHook):
             key = (replica, record.get("run"))
             is_lost = record["state"] in ("failed", "stopped") or view.age(str(task)) > self._lease_secs
             if is_lost and key not in self._lost:
-                self._lost.add(key)
                 self._take_out(session, replica, task)
+                self._lost.add(key)
             elif not is_lost:
                 self._lost.discard(key)
 

@@ -83,6 +83,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             use_locking,
             name,
         )
+        self.replicas_to_aggregate = replicas_to_aggregate
         self._loss: Any = None
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None

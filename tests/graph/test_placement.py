@@ -265,3 +265,12 @@ def test_moving_averages_follow_their_formula():
                 np.testing.assert_allclose(
                     session.run(f"{mean.op.name}/Read/ReadVariableOp:0"), expected, rtol=1e-5
                 )
+
+
+def test_ps_indices_with_gaps():
+    """A sparse cluster's variables go to the ps tasks that there are."""
+    cluster = Cluster.from_dict({"ps": {"0": "p0:1", "2": "p2:1"}, "worker": ["w0:1"]})
+    context = task_context.TaskContext(TaskId("worker", 0), cluster)
+    with tf1.Graph().as_default(), placement.scope(context):
+        devices = [tf1.get_variable(f"v{i}", [1]).device for i in range(4)]
+    assert devices == ["/job:ps/task:0", "/job:ps/task:2"] * 2
