@@ -41,7 +41,11 @@ Indexed = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, order=True)
 class TaskId:
-    """One task's name: its job and its index in the job, from 0. Printed as `worker:1`."""
+    """One task's name: its job and its index in the job, from 0. Printed as `worker:1`.
+
+    >>> str(TaskId("worker", 1)), TaskId.from_string("ps:0")
+    ('worker:1', TaskId(job='ps', index=0))
+    """
 
     job: str
     index: int
@@ -67,6 +71,10 @@ _JOBS_LINE = "the jobs are ps, worker, chief and evaluator."
 @dataclass(frozen=True)
 class Cluster:
     """The ps and training tasks of one job and their addresses. Equal, hashable, and the same in every process.
+
+    >>> cluster = Cluster.from_dict({"chief": ["c:2222"], "ps": ["p:2222"], "worker": ["w:2222"]})
+    >>> str(cluster.chief_task), cluster.num_workers, cluster.address(TaskId("ps", 0))
+    ('chief:0', 2, 'p:2222')
 
     Make one with `from_hosts` or `from_dict`. `source` names where it came from, for the remedy in messages; it takes
     no part in comparisons.

@@ -31,13 +31,22 @@ _BLAME = re.compile(r"((?:ps|worker|chief):\d+) failed: ")
 
 
 class PsTrainError(Exception):
-    """Base of all errors that ps_train raises on purpose; `exit_status` is what the process ends with."""
+    """Base of all errors that ps_train raises on purpose; `exit_status` is what the process ends with.
+
+    >>> PsTrainError("worker:1 failed").exit_status
+    1
+    """
 
     exit_status = EXIT_PERMANENT
 
 
 class UsageError(PsTrainError):
-    """A mistake in flags, environment or the cluster's description; found before TensorFlow is imported."""
+    """A mistake in flags, environment, the cluster's description or a data directory.
+
+    >>> print(UsageError.from_problems(["--batch_size=0 is out of range.", "--seed=-1 is out of range."]))
+    --batch_size=0 is out of range.
+    --seed=-1 is out of range.
+    """
 
     @classmethod
     def from_problems(cls, problems: list[str]) -> "UsageError":
@@ -46,11 +55,19 @@ class UsageError(PsTrainError):
 
 
 class ModelError(PsTrainError):
-    """The user's model file, `input_fn` or `model_fn` is wrong, or the graph that they built cannot run."""
+    """The user's model file, `input_fn` or `model_fn` is wrong, or the graph that they built cannot run.
+
+    >>> ModelError("model_fn in mine.py:7 raised KeyError: 'age'").exit_status
+    1
+    """
 
 
 class PeerLostError(PsTrainError):
-    """A task that this one needs was not there, or was lost, for longer than the stated bound. Worth a restart."""
+    """A task that this one needs was not there, or was lost, for longer than the stated bound. Worth a restart.
+
+    >>> PeerLostError("ps:1 at ps1.lan:2222 has been gone for 60 s: connection refused").exit_status
+    138
+    """
 
     exit_status = EXIT_RETRYABLE
 
@@ -61,7 +78,11 @@ class PeerLostError(PsTrainError):
 
 
 class StoppedError(PsTrainError):
-    """The task was asked to stop by a signal. `exit_status` is 128 + the signal's number."""
+    """The task was asked to stop by a signal. `exit_status` is 128 + the signal's number.
+
+    >>> StoppedError("stopped by SIGINT", 130).exit_status
+    130
+    """
 
     def __init__(self, message: str, exit_status: int = EXIT_SIGTERM):
         super().__init__(message)

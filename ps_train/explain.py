@@ -16,12 +16,12 @@ def as_model_error(error):
     """The user's error behind an exception of a session, as a ModelError in one line."""
     if not isinstance(error, tf.errors.OpError):
         return ModelError(f"{type(error).__name__}: {error}")
-    return ModelError(f"{type(error).__name__}{_user_frame(error.op)}: {_cause(error.message)[:MAX_CAUSE]}")
+    return ModelError(f"{type(error).__name__}{_user_frame(error.op)}: {cause(error)[:MAX_CAUSE]}")
 
 
-def _cause(message):
-    """The line of TensorFlow's message that says what was wrong: the first below the stack of the op's making."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+def cause(error):
+    """The line of an OpError's message that says what was wrong: the first below the stack of the op's making."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[nodes[-1] + 1 :] if nodes else lines
     headers = ("Graph execution error", "From /job:", "2 root error(s) found", "=====")

@@ -180,6 +180,10 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
 ):
     """A session on the cluster, in the place of `tf.train.MonitoredTrainingSession` and with its arguments.
 
+    >>> MonitoredTrainingSession("grpc://localhost:2222")  # without a Server; examples/legacy_script.py has a whole use
+    Traceback (most recent call last):
+    ps_train.errors.UsageError: master='grpc://localhost:2222' is not the target of a ps_train.Server of this process. Make one first: server = ps_train.Server(cluster, job_name, task_index), and pass server.target.
+
     Returns when the model is ready: initialized, restored, or found alive. In the `with` block, `should_stop`, hooks,
     OutOfRangeError and so on work as with TensorFlow's. The hooks of `ps_train.SyncReplicasOptimizer` are added if they
     are not among `hooks`.

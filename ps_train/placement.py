@@ -30,6 +30,11 @@ def replica_device_setter(
 
     Arguments left out come from this process's task, and the cluster always does.
 
+    >>> with tf1.Graph().as_default(), tf1.device(replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:1")):
+    ...     devices = [tf1.get_variable(name, [3]).device for name in "abc"]
+    >>> devices
+    ['/job:ps/task:0', '/job:ps/task:1', '/job:ps/task:0']
+
     Returns:
       A function for `tf1.device(...)`. Local variables are not told apart here (a device function sees no collections);
       `scope` does both.

@@ -82,7 +82,9 @@ class Report:
                     os.remove(draft)
                 raise
         except OSError as error:
-            log.error("the report %s cannot be written: %s. Check --report_file.", path, error.strerror or error)
+            log.error(
+                "the report %s cannot be written: %s. Check --report_file.", path, error.strerror or error
+            )
             return False
         return True
 

@@ -16,7 +16,7 @@ from ps_train import checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError
-from ps_train.explain import as_model_error
+from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.liveness import first_failure
 from ps_train.logs import log
@@ -162,7 +162,7 @@ def leave(runtime, state, exit_status, reason):
 def explain(runtime, error):
     """What an exception of the session means, in one line: a lost ps (PeerLostError) or the user's mistake (ModelError)."""
     if isinstance(error, session.LOST):
-        return PeerLostError(f"a ps was lost while this task ended: {_cause(error.message)[:300]}")
+        return PeerLostError(f"a ps was lost while this task ended: {cause(error)[:300]}")
     if is_bad_number(error):
         report = runtime.report
         return explain_bad_number(error, report.task, report.local_steps + 1, report.global_step)

@@ -10,7 +10,11 @@ from ps_train.errors import ModelError
 
 
 class ModeKeys:
-    """The values of `mode`; stands in for `tf.estimator.ModeKeys` in a ported `model_fn`."""
+    """The values of `mode`; stands in for `tf.estimator.ModeKeys` in a ported `model_fn`.
+
+    >>> ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT
+    ('train', 'eval', 'predict')
+    """
 
     TRAIN = "train"
     EVAL = "eval"
@@ -20,6 +24,10 @@ class ModeKeys:
 @dataclass(frozen=True)
 class InputContext:
     """What `input_fn` is told: which part of the data this task reads, and how.
+
+    >>> context = InputContext(batch_size=64, num_shards=4, shard_index=1, seed=7)
+    >>> [example for example in range(10) if example % context.num_shards == context.shard_index]
+    [1, 5, 9]
 
     Attributes:
         mode: "train", "eval" or "predict".
@@ -41,6 +49,12 @@ class InputContext:
 @dataclass(frozen=True)
 class ModelSpec:
     """What `model_fn` returns.
+
+    >>> ModelSpec(predictions={"digit": "a tensor"}).validate("predict").predictions
+    {'digit': 'a tensor'}
+    >>> ModelSpec().validate("predict")
+    Traceback (most recent call last):
+    ps_train.errors.ModelError: ModelSpec has no predictions, which mode 'predict' needs. Pass predictions=...
 
     Attributes:
         loss: scalar floating-point tensor; needed in "train" and "eval".

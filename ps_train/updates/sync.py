@@ -47,6 +47,12 @@ def first_round_now():
 class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
     """Averages one fresh gradient of each of `replicas_to_aggregate` workers into each update.
 
+    >>> optimizer = SyncReplicasOptimizer(tf1.train.AdamOptimizer(1e-3), replicas_to_aggregate=2, total_num_replicas=3)
+    >>> optimizer.replicas_to_aggregate
+    2
+
+    The module shows a whole use, and examples/legacy_script.py a running one.
+
     Drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`. Differences: updates are exact whatever the workers' speeds;
     with fewer `replicas_to_aggregate` than replicas, the first to come are taken, each at most once a round, and the rest
     are dropped; a worker that ends leaves the quorum; `num_tokens` of the hook is accepted and not needed.

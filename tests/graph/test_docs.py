@@ -47,3 +47,8 @@ def test_public_name_is_documented(name):
     for member, value in vars(thing).items():
         if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
             assert inspect.getdoc(value), f"{name}.{member}"
+
+
+@pytest.mark.parametrize("name", ps_train.__all__)
+def test_every_public_name_has_an_example(name):
+    assert ">>>" in inspect.getdoc(getattr(ps_train, name))
