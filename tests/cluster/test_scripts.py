@@ -1,0 +1,109 @@
+"""A script with its own loop: how it ends, well and badly."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from harness import MODELS, checkpoint_of, free_ports
+
+pytestmark = pytest.mark.cluster
+
+
+class Script:
+    """The processes of one job of `models/script.py`."""
+
+    def __init__(self, folder, update, *more):
+        self.folder, self.tasks = folder, {}
+        ps, *workers = (f"localhost:{port}" for port in free_ports(3))
+        for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
+            command = [
+                sys.executable, str(MODELS / "script.py"), job, str(index), ps, ",".join(workers),
+                str(folder / "train"), update, *more,
+            ]  # fmt: skip
+            env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+            with open(self.log_path(f"{job}:{index}"), "wb") as log:
+                self.tasks[f"{job}:{index}"] = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=env, start_new_session=True
+                )
+
+    def log_path(self, name):
+        return self.folder / f"{name.replace(':', '')}.log"
+
+    def log(self, name):
+        return self.log_path(name).read_text(errors="replace")
+
+    def logs(self):
+        return "\n".join(f"--- {name}\n{self.log(name)[-2000:]}" for name in self.tasks)
+
+    def wait_for_line(self, name, pattern, secs=60):
+        deadline = time.monotonic() + secs
+        while not re.search(pattern, self.log(name)):
+            assert time.monotonic() < deadline, f"no {pattern!r} in {name}\n{self.logs()}"
+            time.sleep(0.1)
+
+    def expect(self, secs=60, **statuses):
+        deadline = time.monotonic() + secs
+        for name, status in statuses.items():
+            name = name[:-1] + ":" + name[-1]
+            try:
+                got = self.tasks[name].wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{name} still runs after {secs} s\n{self.logs()}") from None
+            assert got == status, f"{name} ended with {got}, expected {status}\n{self.logs()}"
+            assert "Traceback" not in self.log(name), self.log(name)
+
+
+@pytest.fixture
+def start(tmp_path):
+    scripts = []
+
+    def start_script(*args):
+        scripts.append(Script(tmp_path, *args))
+        return scripts[-1]
+
+    yield start_script
+    for script in scripts:
+        for task in script.tasks.values():
+            task.kill()
+            task.wait(10)
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_a_script_at_module_level_ends_by_itself(start, update):
+    script = start(update, "100")
+    script.expect(ps0=0, worker0=0, worker1=0)
+    assert "the loop has ended" in script.log("worker:1")
+
+
+def test_a_lost_worker_of_a_sync_script_ends_it(start, tmp_path):
+    script = start("sync")
+    script.wait_for_line("worker:1", "step ")
+    script.tasks["worker:1"].kill()
+    script.expect(worker0=138, ps0=138)
+    assert "gone for 8 s: worker:1 at localhost:" in script.log("worker:0")
+    assert checkpoint_of(tmp_path / "train")["global_step"] > 0
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_a_stopped_chief_saves_and_the_others_end_for_it(start, update, tmp_path):
+    script = start(update)
+    script.wait_for_line("worker:0", "step ")
+    script.wait_for_line("worker:1", "step ")
+    script.tasks["worker:0"].send_signal(signal.SIGTERM)
+    script.expect(worker0=143)
+    script.expect(worker1=138, ps0=138)
+    assert "gone for 8 s: worker:0 at localhost:" in script.log("worker:1")
+    assert checkpoint_of(tmp_path / "train")["global_step"] > 0
+
+
+def test_signals_have_their_effect_again_after_the_loop(start):
+    script = start("async", "50", "60")
+    for name in ("worker:0", "worker:1"):
+        script.wait_for_line(name, "the loop has ended")
+        script.tasks[name].send_signal(signal.SIGTERM)
+    script.expect(secs=10, worker0=-signal.SIGTERM, worker1=-signal.SIGTERM)
+    script.expect(ps0=0)
