@@ -8,6 +8,7 @@
 PY := .venv/bin/python
 SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))
 
+.DELETE_ON_ERROR:
 .PHONY: demo test quick clean
 
 demo: .venv/installed
@@ -35,7 +36,9 @@ clean:
 
 .venv/bin/python:
 	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10; do \
-	  if "$$python" -c '$(SUITABLE)' 2>/dev/null; then exec "$$python" -m venv .venv; fi; \
+	  if "$$python" -c '$(SUITABLE)' 2>/dev/null; then \
+	    "$$python" -m venv .venv && exit; rm -rf .venv; exit 1; \
+	  fi; \
 	done; \
 	echo 'No Python 3.10 to 3.13 with venv found. On Debian: apt-get install python3-venv; or make PYTHON=PATH' >&2; \
 	exit 1
