@@ -17,7 +17,7 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["ps_train", "ps_train.*"]),
     package_data={"ps_train.datasets": ["*"]},
-    install_requires=["tensorflow>=2.21", "absl-py", "numpy", "rich"],
+    install_requires=["tensorflow>=2.21", "absl-py", "grpcio>=1.50", "numpy", "protobuf>=4.22", "rich"],
     extras_require={
         "examples": ["scikit-learn"],
         "legacy-layers": ["tf_keras>=2.21"],
