@@ -172,14 +172,19 @@ def test_sync_over_two_ps_with_a_report_and_the_same_again(tmp_path):
     assert json.loads((tmp_path / "r.worker1.json").read_text())["local_steps"] == 60
     assert json.loads((tmp_path / "r.ps1.json").read_text())["outcome"] == "done"
     assert "Held-out" not in launcher.out
-    with Launcher(tmp_path, *args) as launcher:
+    with Launcher(tmp_path, *args, "--report_file=r.json") as launcher:
         assert launcher.wait() == 0, launcher.tails()
     assert launcher.out.startswith(
         "Nothing left to train: t/model.ckpt-60 has reached the target of 60 steps.\n"
     )
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["outcome"], report["global_step"], report["local_steps"]) == ("done", 60, 0)
+    assert report["reason"] == "t/model.ckpt-60 has reached the target of 60 steps: nothing to do"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_all_in_order_with_a_checkpoint(tmp_path, slow_model, number, status):
     with Launcher(tmp_path, slow_model, "--train_dir=t") as launcher:
         launcher.wait_for_training()
@@ -202,7 +207,7 @@ def test_a_second_signal_ends_all_at_once(tmp_path, slow_model):
         for pid in launcher.pids():
             os.kill(pid, signal.SIGSTOP)  # none of them can end in order
         launcher.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(1.0)
         launcher.process.send_signal(signal.SIGINT)
         assert launcher.wait(20) == 130, launcher.tails()
         expect_no_task_left(launcher, secs=0)

@@ -1,12 +1,16 @@
 """The launcher's decisions, without processes of ps_train; the processes are in tests/cluster."""
 
+import errno
 import json
+import os
 import re
 import signal
 import time
 
 import pytest
 
+from ps_train import follower as follower_lib
+from ps_train import process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.command_lines import evaluate, go_on, same_on_hosts
 from ps_train.config import Params, TrainConfig
@@ -39,7 +43,6 @@ def test_what_the_user_says_stays():
     assert filled.train_dir.startswith("ps_train_runs/cnn-")
     assert (filled.train_steps, filled.evaluate) == (None, False)
     assert fill_in(TrainConfig(model="a/mine.py")).train_dir.startswith("ps_train_runs/mine-")
-    assert fill_in(TrainConfig(train_dir="gs://bucket/run")).log_dir == "run/logs"
 
 
 def test_the_chief_reports_where_the_user_says_and_the_others_beside_it():
@@ -80,7 +83,7 @@ class FakeTask:
 
     def __init__(self, name):
         self.name, self.log_path = name, f"logs/{name}.log"
-        self.status, self.line, self.sent = None, "", []
+        self.status, self.ended_by, self.line, self.sent = None, None, "", []
 
     def poll(self):
         return self.status
@@ -119,8 +122,9 @@ def local(tmp_path):
     local = LocalCluster(config, cluster, Roles(pytest.fail, pytest.fail, pytest.fail), FakeScreen(), None)
     local._tasks = {task: FakeTask(str(task)) for task in cluster.tasks}
 
-    def end(task, status, reason=None, line=""):
-        local._tasks[task].status, local._tasks[task].line = status, line
+    def end(task, status, reason=None, line="", ended_by=None):
+        running = local._tasks[task]
+        running.status, running.line, running.ended_by = status, line, ended_by
         local._ended.append(task)
         if reason is not None:
             (tmp_path / f"{task.job}{task.index}.json").write_text(json.dumps({"reason": reason}))
@@ -154,42 +158,68 @@ def test_one_that_does_not_end_is_not_waited_for(local):
 
 
 @pytest.mark.parametrize(
-    ("status", "line", "reason"),
+    ("status", "ended_by", "line", "reason"),
     [
-        (128 + signal.SIGKILL, "step 3", "ended by SIGKILL, which may be the system's, for want of memory"),
-        (128 + signal.SIGSEGV, "", "ended by SIGSEGV"),
-        (1, "ImportError: no", "ImportError: no"),
-        (3, "", "no output"),
+        (137, signal.SIGKILL, "step 3", "ended by SIGKILL, which may be the system's, for want of memory"),
+        (139, signal.SIGSEGV, "", "ended by SIGSEGV"),
+        (138, signal.SIGUSR1, "", "ended by SIGUSR1"),
+        (168, 40, "", "ended by signal 40"),
+        (138, None, "Lost ps:0.", "Lost ps:0."),
+        (1, None, "ImportError: no", "ImportError: no"),
+        (3, None, "", "no output"),
     ],
 )
-def test_without_a_report_the_status_or_the_log_tells(local, status, line, reason):
-    local.end(WORKER, status, line=line)
+def test_without_a_report_the_signal_or_the_log_tells(local, status, ended_by, line, reason):
+    local.end(WORKER, status, line=line, ended_by=ended_by)
     assert local._find_failure(0.0).reason == reason
 
 
 def test_at_a_signal_the_workers_are_ended_and_then_the_ps(local):
-    local._on_signal(signal.SIGINT)
-    local._steer(time.monotonic())
+    local._on_signal(signal.SIGINT, 100.0)
+    local._steer(100.0)
     assert local.sent() == [[], [signal.SIGINT], [signal.SIGINT]]
     local.end(WORKER, 130)
-    local._steer(time.monotonic())
+    local._steer(101.0)
     assert local.sent()[0] == []
     local.end(CHIEF, 130)
-    local._steer(time.monotonic())
-    assert local.sent()[0] == [signal.SIGTERM]
+    for tick in range(20):
+        local._steer(102.0 + tick / 10)
+    assert local.sent()[0] == [signal.SIGTERM], "a second one would end it at once"
     assert local._signal == signal.SIGINT and local._failure is None
 
 
-def test_a_second_signal_or_the_bound_kills(local):
-    local._on_signal(signal.SIGTERM)
-    local._on_signal(signal.SIGINT)
+def test_tasks_get_a_sigterm_for_a_sighup_which_they_do_not_handle(local):
+    local._on_signal(signal.SIGHUP, 100.0)
+    assert local.sent() == [[], [signal.SIGTERM], [signal.SIGTERM]]
+    assert local._signal == signal.SIGHUP
+
+
+def test_a_second_signal_kills_and_one_within_half_a_second_is_none(local):
+    local._on_signal(signal.SIGTERM, 100.0)
+    local._on_signal(signal.SIGINT, 100.4)
+    assert local.sent() == [[], [signal.SIGTERM], [signal.SIGTERM]]
+    local._on_signal(signal.SIGINT, 100.5)
     assert all(sent[-1] == signal.SIGKILL for sent in local.sent())
     assert local._signal == signal.SIGTERM
+
+
+def test_a_signal_after_a_failure_is_a_second_one(local):
+    local.end(WORKER, 1, "no attribute")
+    local._steer(100.0)
+    local._on_signal(signal.SIGTERM, 100.1)
+    assert local.sent()[1] == [signal.SIGTERM]
+    local._on_signal(signal.SIGTERM, 101.0)
+    assert local.sent()[1] == [signal.SIGTERM, signal.SIGKILL]
+    assert local._signal is None
+
+
+def test_the_bound_kills(local):
+    local._on_signal(signal.SIGTERM, 100.0)
     for running in local._tasks.values():
         running.sent.clear()
-    local._steer(time.monotonic() + 29)
+    local._steer(129.0)
     assert local.sent() == [[], [], []]
-    local._steer(time.monotonic() + 31)
+    local._steer(131.0)
     assert local.sent() == [[signal.SIGKILL]] * 3
 
 
@@ -226,6 +256,72 @@ def test_a_ps_that_fails_last_counts(local):
     assert local._failure[:3] == ("ps:0", 138, "gone")
 
 
+def test_a_job_that_is_finished_already_is_reported_by_all(tmp_path):
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-60"\n')
+    (tmp_path / "model.ckpt-60.index").write_text("")
+    for name in ("r.json", "r.worker1.json"):
+        (tmp_path / name).write_text('{"exit_status": 143}')
+    config = TrainConfig(
+        train_dir=str(tmp_path), log_dir=str(tmp_path), train_steps=50, report_file=str(tmp_path / "r.json")
+    )
+    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2,127.0.0.1:3")
+    roles = Roles(pytest.fail, pytest.fail, pytest.fail)
+    LocalCluster(config, cluster, roles, FakeScreen(), None).start()
+    for name, is_chief in (("r.json", True), ("r.worker1.json", False), ("r.ps0.json", False)):
+        report = json.loads((tmp_path / name).read_text())
+        assert (report["outcome"], report["exit_status"], report["is_chief"]) == ("done", 0, is_chief)
+        assert (report["global_step"], report["local_steps"]) == (60, 0)
+        assert report["reason"] == (
+            f"{tmp_path}/model.ckpt-60 has reached the target of 50 steps: nothing to do"
+        )
+
+
+def run_nothing(folder, **settings):
+    config = TrainConfig(train_dir=str(folder / "t"), log_dir=str(folder / "l"), evaluate=False, **settings)
+    with pytest.raises(UsageError) as raised:
+        run_local(config, 1, 1, Roles(lambda: None, pytest.fail, pytest.fail))
+    return str(raised.value)
+
+
+def test_a_log_that_cannot_be_written_is_told_in_a_line(tmp_path):
+    (tmp_path / "l" / "ps0.log").mkdir(parents=True)
+    assert run_nothing(tmp_path) == (
+        f"The log {tmp_path}/l/ps0.log of ps:0 cannot be written: Is a directory. Choose another --log_dir."
+    )
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_training(tmp_path):
+    (tmp_path / "r.ps0.json").mkdir()
+    assert run_nothing(tmp_path, report_file=str(tmp_path / "r.json")) == (
+        f"The report {tmp_path}/r.ps0.json cannot be written: Is a directory. Choose another --report_file."
+    )
+    (tmp_path / "l" / "ps0.json").mkdir()
+    assert run_nothing(tmp_path).endswith(
+        "/l/ps0.json cannot be written: Is a directory. Choose another --log_dir."
+    )
+
+
+def test_a_host_that_is_full_is_told_in_a_line(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(process, "start", refuse)
+    assert run_nothing(tmp_path) == (
+        "No process can be started for ps:0: Resource temporarily unavailable. Expected this host to have room for one "
+        "more. Check its memory and the limit of processes (ulimit -u)."
+    )
+
+
+def test_the_report_of_a_task_that_has_ended_is_read_once(tmp_path, monkeypatch):
+    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2")
+    follower = Follower(cluster, TrainConfig(log_dir=str(tmp_path)))
+    read = []
+    monkeypatch.setattr(follower_lib, "read_report", lambda path: read.append(path) or {"global_step": 3})
+    for _ in range(3):
+        assert follower.snapshot({PS: None, CHIEF: 0}).step == 3
+    assert read == [f"{tmp_path}/worker0.json"]
+
+
 def test_what_is_shown_of_the_tasks(tmp_path):
     cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2,127.0.0.1:3")
     follower = Follower(cluster, TrainConfig(train_steps=50, log_dir=str(tmp_path)))
@@ -254,6 +350,7 @@ def test_last_words(tmp_path):
     assert summary.evaluated({"metrics": {"loss": 0.5, "accuracy": 0.98765}}) == (
         "Held-out data: accuracy 0.9877, loss 0.5000"
     )
+    assert summary.evaluated({"metrics": {"loss": None}}) == "Held-out data: loss nan"
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     (tmp_path / "model.ckpt-7.index").write_text("")
     assert summary.saved().splitlines() == [

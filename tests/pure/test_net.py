@@ -1,9 +1,13 @@
 """Reserved ports: taken for everyone but the server that they are for."""
 
+import errno
+import os
 import socket
 
 import pytest
 
+from ps_train import net
+from ps_train.errors import UsageError
 from ps_train.net import reserve_ports
 
 
@@ -31,3 +35,16 @@ def test_nobody_else_gets_a_reserved_port():
             other.bind(("127.0.0.1", port))
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
+
+
+def test_more_ports_than_there_are_files(monkeypatch):
+    def refuse():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(net, "_bound_socket", refuse)
+    with pytest.raises(UsageError) as raised, reserve_ports(2000):
+        pass
+    assert str(raised.value) == (
+        "No 2000 ports can be reserved on this host: Too many open files. Expected a free port for each task. Ask for "
+        "fewer tasks, or raise the limit of open files (ulimit -n)."
+    )
