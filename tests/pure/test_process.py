@@ -1,7 +1,10 @@
 """Child processes, forked and spawned, with work that needs no TensorFlow."""
 
+import atexit
+import functools
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -57,6 +60,8 @@ def test_its_status_and_its_output(start):
     assert open(task.log_path).read() == "from C\nfrom Python\n"
     assert task.last_line() == "from Python"
     assert wait(start(lambda: 0)) == 0
+    task = start(lambda: 138)
+    assert (wait(task), task.ended_by) == (138, None), "not SIGUSR1, whose number it would be"
 
 
 def test_a_log_is_appended_to_and_the_last_line_is_its_own(start):
@@ -78,11 +83,40 @@ def test_errors_are_in_the_log_and_never_reach_the_parents_code(start):
     assert wait(start(lambda: sys.exit(0))) == 1
 
 
+def test_an_error_before_the_tasks_own_code_is_in_the_log(start, monkeypatch):
+    def fail(parent, linger_secs):
+        raise OSError("no prctl here")
+
+    monkeypatch.setattr(process, "tie_to_parent", fail)
+    task = start(lambda: 0)
+    assert (wait(task), task.last_line()) == (1, "OSError: no prctl here")
+    assert open(task.log_path).read().startswith("Traceback")
+
+
+def test_the_exit_handlers_of_the_parent_are_not_run_by_the_child(start):
+    handler = functools.partial(print, "handler of the parent")
+    atexit.register(handler)
+    try:
+        task = start(lambda: print("done") or 0)
+        assert (wait(task), task.last_line()) == (0, "done")
+    finally:
+        atexit.unregister(handler)
+
+
+def test_a_program_ends_with_its_handlers_and_output_but_not_its_threads():
+    code = (
+        "import atexit, threading, time; from ps_train import process; atexit.register(print, 'handler')\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start(); print('out', end=' '); process.end(7)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out handler\n", "")
+
+
 def test_signals(start):
     task = start(sleep_for_ever)
     wait_for_line(task, "asleep")
     task.terminate()
-    assert wait(task) == 143
+    assert (wait(task), task.ended_by) == (143, signal.SIGTERM)
     task.send(signal.SIGTERM)  # nothing, as it has ended
     task = start(sleep_for_ever)
     task.kill()
