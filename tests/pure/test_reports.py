@@ -1,12 +1,14 @@
 """The report file: its content for each end, and that there is never half of one."""
 
+import io
 import json
 import os
+import stat
 import threading
 
 import pytest
 
-from ps_train import reports
+from ps_train import logs, reports
 from ps_train.cluster import TaskId
 from ps_train.reports import Report
 
@@ -73,14 +75,49 @@ def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch, report):
     path = tmp_path / "r.json"
     report.write(str(path), 0)
 
-    def full(*args):
+    def full(*args, **options):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(reports.json, "dump", full)
-    with pytest.raises(OSError, match="no space left"):
-        report.write(str(path), 1)
+    assert report.write(str(path), 1) is False
     monkeypatch.undo()
     assert json.loads(path.read_text())["exit_status"] == 0
+    assert os.listdir(tmp_path) == ["r.json"], "no half-written draft"
+
+
+def test_a_place_that_cannot_be_written_is_logged_and_not_raised(tmp_path, report):
+    (tmp_path / "file").write_text("")
+    stream = io.StringIO()
+    logs.start("worker:1", stream)
+    assert report.write(f"{tmp_path}/file/sub/r.json", 0) is False
+    assert stream.getvalue().split(" ", 1)[1] == (
+        f"worker:1 error: the report {tmp_path}/file/sub/r.json cannot be written: Not a directory. Check --report_file.\n"
+    )
+
+
+def test_nan_and_inf_are_null(tmp_path, report):
+    report.loss, report.metrics = float("nan"), {"loss": float("inf"), "accuracy": 0.5}
+    report.write(str(tmp_path / "r.json"), 1)
+    text = (tmp_path / "r.json").read_text()
+    values = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert (values["loss"], values["metrics"]) == (None, {"loss": None, "accuracy": 0.5})
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o007, 0o660)])
+def test_its_mode_follows_the_umask(tmp_path, report, umask, mode):
+    before = os.umask(umask)
+    try:
+        report.write(str(tmp_path / "r.json"), 0)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(tmp_path / "r.json").st_mode) == mode
+
+
+def test_a_target_that_was_reached_before(report):
+    report.note_finished("t/model.ckpt-60", train_steps=50, global_step=60)
+    values = report.as_dict(0)
+    assert values["reason"] == "t/model.ckpt-60 has reached the target of 50 steps: nothing to do"
+    assert values["global_step"] == 60
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path, report):
