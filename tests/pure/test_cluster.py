@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps_train.cluster import Cluster, TaskId, comparable, is_loopback, split_address
+from ps_train.cluster import Cluster, TaskId, comparable, split_address
 from ps_train.errors import UsageError
 
 FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
@@ -197,13 +197,11 @@ def test_dicts_of_the_wrong_shape():
     ]
 
 
-def test_the_fingerprint_follows_meaning_and_order():
+def test_clusters_differ_by_meaning_and_order():
     cluster = Cluster.from_hosts(ps="localhost:1,b:1", worker="w:1")
     same = Cluster.from_hosts(ps="127.0.0.1:1,B:1", worker="w:1")
     other = Cluster.from_hosts(ps="b:1,localhost:1", worker="w:1,v:1")
-    assert cluster.fingerprint() == same.fingerprint() == "812fb76255f8"
     assert cluster.differences(same) == []
-    assert cluster.fingerprint() != other.fingerprint()
     assert cluster.differences(other) == [
         "Job 'ps' has the same addresses in another order: localhost:1,b:1 here, b:1,localhost:1 there.",
         "Job 'worker' differs: w:1 here, w:1,v:1 there.",
@@ -214,12 +212,6 @@ def test_the_fingerprint_follows_meaning_and_order():
         "Job 'worker' differs: w:1 here, none there.",
         "Job 'chief' differs: none here, w:1 there.",
     ]
-
-
-def test_describe_lists_every_task():
-    assert Cluster.from_hosts(ps="p:1", worker="w0:1,w1:1").describe() == (
-        "ps:0      p:1\nworker:0  w0:1  (chief)\nworker:1  w1:1"
-    )
 
 
 def test_a_cluster_is_a_value():
@@ -235,9 +227,6 @@ def test_addresses_take_apart():
     assert split_address("a.b:80") == ("a.b", 80)
     assert problems(split_address, "a") == ["Address 'a' has no port. Expected host:port, such as host:2222."]
     assert comparable("[::1]:1") == comparable("LocalHost:1") == "localhost:1"
-    loopback = ("localhost:1", "127.3.2.1:1", "[::1]:1", "ip6-localhost:1")
-    assert all(is_loopback(address) for address in loopback)
-    assert not any(is_loopback(address) for address in ("10.0.0.1:1", "127.com:1", "[::2]:1", "host:1"))
 
 
 HOSTS = st.one_of(
@@ -257,4 +246,4 @@ def test_fuzz_hosts(ps, worker, chief):
         assert str(error)
         return
     assert Cluster.from_dict(cluster.as_dict()) == cluster
-    assert cluster.describe() and cluster.differences(cluster) == []
+    assert cluster.differences(cluster) == []

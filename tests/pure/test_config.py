@@ -17,7 +17,7 @@ FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
 
 
 def test_the_defaults_are_valid():
-    TrainConfig().validate(num_workers=1)
+    assert TrainConfig().problems(num_workers=1) == []
     assert TrainConfig().as_flags() == []
 
 
@@ -65,13 +65,21 @@ def test_a_value_out_of_range(settings, problem):
     assert TrainConfig(**settings).problems(num_workers=2) == [problem]
 
 
-def test_all_problems_come_in_one_message():
-    with pytest.raises(UsageError) as caught:
-        TrainConfig(batch_size=0, seed=-1).validate()
-    assert str(caught.value).splitlines() == [
+def test_all_problems_are_found():
+    assert TrainConfig(batch_size=0, seed=-1).problems() == [
         "--batch_size=0 is out of range. Expected a whole number from 1.",
         "--seed=-1 is out of range. Expected a whole number from 0 to 2147483647.",
     ]
+
+
+@pytest.mark.parametrize("name", ["train_dir", "log_dir", "report_file"])
+def test_a_url_is_no_path(name):
+    assert TrainConfig(**{name: "gs://bucket/run"}).problems() == [
+        f"--{name}=gs://bucket/run is a URL. Expected a path that this host can see, such as one on a mount of that "
+        "storage."
+    ]
+    for path in ("runs/a", "/a:b//c", "a/b://c", ""):
+        assert TrainConfig(**{name: path}).problems() == []
 
 
 def test_without_the_number_of_workers_the_aggregate_is_not_judged():
@@ -82,8 +90,6 @@ def test_defaults_that_depend_on_other_values():
     assert TrainConfig().checkpoint_secs == 600
     assert TrainConfig(save_checkpoint_steps=10).checkpoint_secs is None
     assert TrainConfig(save_checkpoint_steps=10, save_checkpoint_secs=5).checkpoint_secs == 5
-    assert TrainConfig(update="sync").num_to_aggregate(num_workers=3) == 3
-    assert TrainConfig(update="sync", replicas_to_aggregate=2).num_to_aggregate(num_workers=3) == 2
 
 
 def test_params_are_parsed_in_order():

@@ -197,6 +197,13 @@ def test_help_names_every_flag_and_command(capsys):
     assert max(map(len, out.splitlines())) <= 120
 
 
+def test_help_says_which_resolvers_work_today():
+    text = " ".join(program.help_text().split())
+    assert (
+        "where the cluster comes from: auto, flags, tf_config; not available yet: slurm, mpi (auto)" in text
+    )
+
+
 def test_help_is_given_whatever_else_is_wrong(capsys):
     assert program.main(["--batch_size=x", "--nosuch", "--help"]) == 0
     assert capsys.readouterr().out.startswith("ps_train trains")
