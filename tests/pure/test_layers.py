@@ -14,7 +14,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 LAYERS = (
     "errors compat",
     "cluster logs",
-    "config model net board reports datasets checkpoints",
+    "config model net board reports datasets checkpoints explain",
     "task_context",
     "resolvers placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
     "hooks follower summary",
