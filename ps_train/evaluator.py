@@ -16,6 +16,7 @@ import time
 import numpy as np
 
 from ps_train import checkpoints, graph, logs
+from ps_train.bring_up import explain_restore_failure
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
@@ -26,7 +27,6 @@ from ps_train.liveness import SILENCE_SECS, Guard, wait_until
 from ps_train.logs import Throttle, log
 from ps_train.model import load_model
 from ps_train.reports import Report
-from ps_train.session import explain_restore_failure
 
 POLL_SECS = 0.5
 

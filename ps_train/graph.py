@@ -14,7 +14,7 @@ from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.inputs import build_input, count_examples
 from ps_train.model import InputContext, ModeKeys, call_model_fn, worker_seed
-from ps_train.updates import rules, sync
+from ps_train.updates import SYNC_OPTIMIZERS, rules
 
 
 class TrainOps(NamedTuple):
@@ -92,7 +92,7 @@ def build_train(context, config, model):
             train_op = _build_train_op(spec, context, global_step)
             step_after = _read_step_after(train_op, global_step)
             loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
-        optimizers = list(tf1.get_collection(sync.COLLECTION))
+        optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         hooks = list(spec.training_hooks or ())
         return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)
 
@@ -139,7 +139,7 @@ def _build_train_op(spec, context, global_step):
 
 
 def _read_step_after(train_op, global_step):
-    optimizers = tf1.get_collection(sync.COLLECTION)
+    optimizers = tf1.get_collection(SYNC_OPTIMIZERS)
     if optimizers:
         return optimizers[-1].step_after
     with tf1.control_dependencies([train_op]), tf1.device(global_step.device):

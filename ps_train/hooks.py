@@ -10,12 +10,9 @@ The order in which `session` lists them is the order of the end, which is what m
 6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
 """
 
-import contextlib
-import os
 import time
 from typing import Any
 
-from ps_train.checkpoints import checkpoint_step
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.liveness import SILENCE_SECS, awake_clock
@@ -247,128 +244,6 @@ class AtEnd(tf1.train.SessionRunHook):
     def end(self, session):
         """Calls it."""
         self._function()
-
-
-class CheckpointHook(tf1.train.SessionRunHook):
-    """The chief's saver: every so many steps or seconds, and the last step at the end.
-
-    The checkpoint is written by the chief's process alone, whatever the number of ps tasks: their disks need not be
-    shared. `.meta` beside it has no device in it, so that it can be imported on one machine.
-
-    Args:
-      saver: `tf1.train.Saver`.
-      train_dir: existing directory.
-      global_step: variable.
-      report: gets the newest checkpoint's path.
-      save_steps, save_secs: periods; either may be None.
-      before_save: called before each save; gives it the time that it needs.
-      optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
-    """
-
-    def __init__(
-        self,
-        saver,
-        train_dir,
-        global_step,
-        report,
-        save_steps=None,
-        save_secs=None,
-        optimizers=(),
-        before_save=lambda: None,
-        clock=time.monotonic,
-    ):
-        self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
-        self._global_step, self._report = global_step, report
-        self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
-        self._optimizers, self._before_save = optimizers, before_save
-        self._saved_step = self._saved_at = None
-
-    def begin(self):
-        """Adds a reader of the global step."""
-        self._read_step = self._global_step.read_value()
-        self._args = tf1.train.SessionRunArgs(self._read_step)
-        self._meta = export_meta(self._saver)
-
-    def after_create_session(self, session, coord):
-        """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
-        step = int(session.run(self._read_step))
-        self._saved_at = self._clock()
-        if self._report.checkpoint is None:
-            self.save(session, step)
-        else:
-            self._saved_step = checkpoint_step(self._report.checkpoint)
-
-    def before_run(self, run_context):
-        """Fetches the global step."""
-        return self._args
-
-    def after_run(self, run_context, run_values):
-        """Saves if a period is over."""
-        if self.is_due(int(run_values.results)):
-            self.save_if_due(run_context.session)
-
-    def save_if_due(self, session):
-        """Reads the step anew and saves if a period is over."""
-        step = int(session.run(self._read_step))
-        if self.is_due(step):
-            self.save(session, step)
-
-    def save(self, session, step):
-        """Writes `model.ckpt-<step>`."""
-        self._before_save()
-        with contextlib.ExitStack() as held:
-            for optimizer in self._optimizers:
-                held.enter_context(optimizer.paused(session))
-                step = int(session.run(self._read_step))
-            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
-        path = f"{self._prefix}-{step}"
-        if not os.path.exists(path + ".meta"):
-            self._write_meta(path + ".meta")
-        self._saved_step, self._saved_at = step, self._clock()
-        self._report.checkpoint = path
-
-    def end(self, session):
-        """Saves the last step if it is not saved yet."""
-        step = int(session.run(self._read_step))
-        if step != self._saved_step:
-            self.save(session, step)
-        log.info("saved %s", self._report.checkpoint)
-
-    def is_due(self, step):
-        """Whether a period is over at this step."""
-        if step == self._saved_step:
-            return False
-        if self._save_steps is not None and (
-            self._saved_step is None or step - self._saved_step >= self._save_steps
-        ):
-            return True
-        if self._save_steps is not None and step < self._saved_step:
-            return True  # the model was rolled back
-        return self._save_secs is not None and self._clock() - self._saved_at >= self._save_secs
-
-    def _write_meta(self, path):
-        with tf.io.gfile.GFile(path + ".tmp", "wb") as file:
-            file.write(self._meta)
-        tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
-
-
-def export_meta(saver):
-    """The default graph as a serialized MetaGraphDef for `tf1.train.import_meta_graph` on one machine.
-
-    No node has a device, those in function bodies included (loops and conditions), which TensorFlow's `clear_devices`
-    leaves as they are.
-    """
-    keys = tf1.GraphKeys
-    collections = [keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES, keys.GLOBAL_STEP]
-    meta = tf1.train.export_meta_graph(
-        collection_list=collections,
-        clear_devices=True,
-        saver_def=saver.saver_def if saver.saver_def else None,
-    )
-    for function in meta.graph_def.library.function:
-        for node in function.node_def:
-            node.device = ""
-    return meta.SerializeToString()
 
 
 class WaitForWorkersHook(tf1.train.SessionRunHook):

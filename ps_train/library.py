@@ -29,6 +29,7 @@ from ps_train.hooks import StepHook
 from ps_train.logs import log
 from ps_train.reports import Report
 from ps_train.startup import start_task
+from ps_train.updates import SYNC_OPTIMIZERS
 
 DEFAULT_SAVE_SECS = 600
 _UNSET = object()
@@ -217,7 +218,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         checkpoint_dir, save_checkpoint_steps, save_checkpoint_secs, summary_dir, save_summaries_steps,
         save_summaries_secs, log_step_count_steps,
     )  # fmt: skip
-    optimizers = tf1.get_collection(session.COLLECTION)
+    optimizers = tf1.get_collection(SYNC_OPTIMIZERS)
     if optimizers:  # the script's graph says what the flags say elsewhere: the job needs all these workers
         runtime.context = dataclasses.replace(
             runtime.context, update="sync", replicas_to_aggregate=optimizers[0].replicas_to_aggregate

@@ -12,7 +12,7 @@ The end of a worker, in order of preference:
 
 import time
 
-from ps_train import checkpoints, graph, session
+from ps_train import bring_up, checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError
@@ -161,7 +161,7 @@ def leave(runtime, state, exit_status, reason):
 
 def explain(runtime, error):
     """What an exception of the session means, in one line: a lost ps (PeerLostError) or the user's mistake (ModelError)."""
-    if isinstance(error, session.LOST):
+    if isinstance(error, bring_up.LOST):
         return PeerLostError(f"a ps was lost while this task ended: {cause(error)[:300]}")
     if is_bad_number(error):
         report = runtime.report

@@ -24,19 +24,16 @@ tensorflow/python/training/sync_replicas_optimizer.py.
 """
 
 import contextlib
-import threading
 import time
 from typing import Any
 
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
-from ps_train.logs import log
+from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.finite import check_gradients
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
-
-COLLECTION = "ps_train/sync_optimizers"
-SESSION_LOST = ("UnavailableError", "AbortedError", "CancelledError")
+from ps_train.updates.rounds import MemberHook
 
 
 def first_round_now():
@@ -125,7 +122,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         context = task_context.current()
         grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
         self._global_step = global_step
-        count = len(tf1.get_collection(COLLECTION))
+        count = len(tf1.get_collection(SYNC_OPTIMIZERS))
         with tf1.device(context.worker_device):
             before = tf.no_op(
                 "before_step"
@@ -137,7 +134,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             )  # fmt: skip
             train_op = self._build(grads_and_vars, context, before)
         self._gradients_applied = True
-        tf1.add_to_collection(COLLECTION, self)
+        tf1.add_to_collection(SYNC_OPTIMIZERS, self)
         return train_op
 
     def _build(self, grads_and_vars, context, before):
@@ -283,126 +280,6 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
           num_tokens: ignored; tokens are not needed.
         """
         return MemberHook(self)
-
-
-class MemberHook(tf1.train.SessionRunHook):
-    """Joins the rounds when a session is made, leaves them at a clean end."""
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-        self.guard: Any = None  # liveness.Guard, set by session.make
-
-    def begin(self):
-        """Checks that the graph has the optimizer's nodes."""
-        if self.optimizer.ledger is None:
-            raise ModelError(
-                "SyncReplicasOptimizer has no gradients yet: call apply_gradients() or minimize() first."
-            )
-
-    def after_create_session(self, session, coord):
-        """Gets the first token; blocks while a round completes that this replica is not part of, or was before it died.
-
-        On the chief it is the update loops that complete rounds: all of them start here, before anything blocks.
-        """
-        for other in session.graph.get_collection(COLLECTION):
-            if other.update_loop is not None:
-                other.update_loop.start(session, coord)
-        optimizer = self.optimizer
-        token = session.run(optimizer.ledger.join)
-        if token == REFUSED:
-            token = session.run(optimizer.ledger.token)
-        session.run(optimizer._set_stamp, {optimizer._new_stamp: token})
-
-    def end(self, session):
-        """Shrinks the quorum by this replica, unless it was stopped by a signal and will come back."""
-        if self.guard is None or self.guard.stop_signal is None:
-            self.optimizer.remove(session, self.optimizer.ledger.replica)
-
-
-class UpdateLoop(tf1.train.SessionRunHook):
-    """The chief's update thread, in a session of its own: `MemberHook` starts it, and as a hook it stops in `end`.
-
-    Its place in the list of hooks is behind the one that waits for the other workers, so that it serves them till they
-    have left, and before the one that saves.
-    """
-
-    def __init__(self, optimizer, make_raw_session):
-        optimizer.update_loop = self
-        self._optimizer, self._make_raw_session = optimizer, make_raw_session
-        self._served: Any = None
-        self._thread: Any = None
-        self._session: Any = None
-        self._stopping = threading.Event()
-        self.num_updates = 0
-
-    def start(self, session, coord):
-        """Starts the thread anew if `session`, which it serves, is a new one."""
-        if session is self._served:
-            return
-        self._served = session
-        self._stop()
-        self._stopping = threading.Event()
-        self._session = self._make_raw_session()
-        self._session.run(self._optimizer.ledger.attach)
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(self._session, self._stopping, coord),
-            daemon=True,
-            name="ps_train-updates",
-        )
-        self._thread.start()
-
-    @property
-    def is_running(self):
-        """Whether the thread is there to complete a round."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def end(self, session):
-        """Stops the thread, after the update that it may be in the middle of."""
-        self._stopping.set()
-        if self.is_running:
-            session.run(self._optimizer.ledger.wake)
-            self._thread.join(timeout=10)
-        self._stop()
-
-    def _stop(self):
-        self._stopping.set()
-        if self._session is not None:
-            self._session.close()  # cancels the run that waits for `go`
-            self._session = None
-        if self._thread is not None:
-            self._thread.join(timeout=10)
-            self._thread = None
-
-    def _run(self, session, stopping, coord):
-        update = session.make_callable(self._optimizer.update_op)
-        while not stopping.is_set():
-            try:
-                self._run_one(session, update)
-            except tf.errors.OpError as error:
-                if not stopping.is_set():
-                    self._give_up(error, coord)
-                return
-            except RuntimeError:  # the session was closed under us
-                return
-
-    def _run_one(self, session, update):
-        try:
-            update()
-            self.num_updates += 1
-        except tf.errors.InvalidArgumentError as error:
-            if "needs attention" not in error.message:
-                raise
-            if not self._stopping.is_set():
-                log.warning("a worker was lost halfway through its push: its round is dropped and done again")
-                self._optimizer.discard_round(session)
-
-    def _give_up(self, error, coord):
-        """Lets the main thread out of its wait, to meet the lost ps itself or to end with the update's error."""
-        if type(error).__name__ not in SESSION_LOST:
-            coord.request_stop(error)
-        with contextlib.suppress(tf.errors.OpError), self._make_raw_session() as session:
-            session.run(self._optimizer.ledger.release)
 
 
 def _identity(gradient):

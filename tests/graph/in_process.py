@@ -13,7 +13,8 @@ import traceback
 from ps_train import placement, task_context
 from ps_train.cluster import Cluster
 from ps_train.compat import tf, tf1
-from ps_train.updates.sync import MemberHook, SyncReplicasOptimizer, UpdateLoop
+from ps_train.updates.rounds import MemberHook, UpdateLoop
+from ps_train.updates.sync import SyncReplicasOptimizer
 
 DEADLINE_SECS = 60
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from ps_train import checkpoints, session
+from ps_train import bring_up, checkpoints
 from ps_train.compat import tf, tf1
 
 pytestmark = pytest.mark.graph
@@ -117,7 +117,7 @@ def variables(**shapes):
 def explain(checkpoint, build):
     with tf1.Graph().as_default() as graph:
         build()
-    return session.explain_restore_failure(
+    return bring_up.explain_restore_failure(
         checkpoint, graph, tf.errors.NotFoundError(None, None, "first\nsecond")
     )
 
@@ -167,5 +167,5 @@ def test_data_file_that_is_cut_off(tmp_path):
         tf1.get_variable("w", [1000])
         with pytest.raises((tf.errors.OpError, ValueError)) as raised:
             tf1.train.Saver().restore(sess, path)
-    text = session.explain_restore_failure(path, graph, raised.value)
+    text = bring_up.explain_restore_failure(path, graph, raised.value)
     assert text.startswith(f"{path} cannot be ") and "\n" not in text

@@ -8,10 +8,11 @@ import pytest
 from fakes import Clock, FakeGuard, FakeMonitor, FakeView
 
 from ps_train import hooks
+from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError, StoppedError
-from ps_train.hooks import CheckpointHook, RateMeter, StepHook, WaitForWorkersHook
+from ps_train.hooks import RateMeter, StepHook, WaitForWorkersHook
 from ps_train.reports import Report
 
 pytestmark = pytest.mark.graph

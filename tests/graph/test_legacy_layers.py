@@ -39,7 +39,7 @@ from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError
-from ps_train.hooks import export_meta
+from ps_train.checkpoint_hook import export_meta
 from ps_train.model import load_model
 from ps_train.task_context import TaskContext, set_current
 

@@ -11,7 +11,8 @@ from in_process import Job, Servers
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
-from ps_train.updates.sync import MemberHook, SyncReplicasOptimizer
+from ps_train.updates.rounds import MemberHook
+from ps_train.updates.sync import SyncReplicasOptimizer
 
 pytestmark = pytest.mark.graph
 N = 3

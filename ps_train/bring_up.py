@@ -1,0 +1,266 @@
+"""Brings a session up: a creator for TensorFlow's MonitoredSession that neither resets a living model nor hangs.
+
+What happens when a session is made, and made again after a ps was lost:
+
+1. every ps must answer on its board, within `startup_timeout_secs` (later `peer_timeout_secs`), and must know the same
+   cluster; who is missing is named every ten seconds;
+2. chief: if the boards say that the model lives on exactly these ps processes, it is left as it is ("rejoined"); else
+   the newest checkpoint is restored, or the variables are initialized. Then the chief declares on the boards for which
+   ps processes the model is valid;
+3. other workers wait for that declaration;
+4. local variables, tables and input iterators are initialized; hooks are told; synchronous rounds are joined.
+
+The stock creators initialize a living model anew when a chief returns without a checkpoint, poll every 30 s, and wait for
+ever, silently, for a ps that does not come.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from ps_train.checkpoints import all_checkpoints, latest_checkpoint
+from ps_train.cluster import Cluster
+from ps_train.compat import tf, tf1
+from ps_train.errors import ModelError, PeerLostError, UsageError
+from ps_train.inputs import build_input_init
+from ps_train.liveness import awake_clock, wait_until
+from ps_train.logs import log
+from ps_train.server import session_config
+
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
+
+
+class BoundedSession(tf1.Session):
+    """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds."""
+
+    CLOSE_SECS = 2.0
+    _is_closing = False
+
+    def close(self):
+        """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""
+        if self._is_closing or sys.is_finalizing():
+            return
+        self._is_closing = True
+        closing = threading.Thread(target=self._close_now, daemon=True, name="ps_train-close")
+        closing.start()
+        closing.join(self.CLOSE_SECS)
+
+    def _close_now(self):
+        with contextlib.suppress(tf.errors.OpError):  # the ps is gone, and the session with it
+            super().close()
+
+
+class SessionCreator(tf1.train.SessionCreator):
+    """Makes raw sessions on a model that is valid, as the module says."""
+
+    def __init__(self, runtime, optimizers, saving, scaffold):
+        self._runtime, self._optimizers, self._scaffold = runtime, optimizers, scaffold
+        self._train_dir = saving.train_dir
+        self._is_first = True
+        self.saver: Any = None
+        with tf1.device(runtime.context.worker_device + "/device:CPU:0"):
+            if runtime.context.is_chief and saving.train_dir:
+                keep = saving.keep_max or None
+                self.saver = scaffold.saver or tf1.train.Saver(max_to_keep=keep, allow_empty=True)
+            self._init_op = scaffold.init_op
+            if self._init_op is None:
+                self._init_op = tf.group(tf1.global_variables_initializer(), name="init")
+            self._local_init_op = scaffold.local_init_op
+            if self._local_init_op is None:
+                self._local_init_op = tf1.train.Scaffold.default_local_init_op()
+            self._input_init_op = build_input_init()
+            self._uninitialized = tf.identity(tf1.report_uninitialized_variables(tf1.global_variables()))
+            self._global_step = tf1.train.get_global_step()
+
+    def create_session(self):
+        """A session ready to train; called again after a ps was lost.
+
+        Raises:
+          PeerLostError: a ps or the chief was not there in time.
+          UsageError: a ps belongs to another cluster.
+          ModelError: the checkpoint does not fit the model.
+        """
+        graph = tf1.get_default_graph()
+        if not graph.finalized:
+            graph.finalize()
+        timeouts = self._runtime.timeouts
+        bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
+        if not self._is_first:
+            log.warning("the session was lost with a ps: making a new one; input starts anew")
+        deadline = awake_clock() + bound
+        while True:
+            runs = self._wait_for_ps(deadline)
+            try:
+                session = self._create(runs, deadline)
+            except LOST as error:
+                self._runtime.guard.check()
+                if awake_clock() > deadline:
+                    raise PeerLostError(f"gave up after {bound:.3g} s: {_first_line(error)}") from None
+                time.sleep(0.5)
+                continue
+            self._is_first = False
+            return session
+
+    def make_raw_session(self):
+        """A session without any bring-up."""
+        runtime = self._runtime
+        config = session_config(runtime.context.task, runtime.config)
+        return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
+
+    def _create(self, runs, deadline):
+        session = self.make_raw_session()
+        try:
+            if self._runtime.context.is_chief:
+                self._bring_up(session, runs)
+            else:
+                self._wait_for_model(runs, deadline)
+            session.run(self._local_init_op)
+            session.run(self._input_init_op)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    # The ps tasks.
+
+    def _wait_for_ps(self, deadline):
+        runtime = self._runtime
+        cluster = runtime.context.cluster
+
+        def all_up():
+            for link in runtime.monitor.links:
+                record = link.read()[0].get(str(link.task), {})
+                if record.get("cluster"):
+                    _check_same_cluster(
+                        cluster, Cluster.from_dict(record["cluster"]), link.task, link.address
+                    )
+            runs = runtime.monitor.ps_runs()
+            return runs if len(runs) == cluster.num_ps else None
+
+        def describe():
+            return ", ".join(
+                f"{link.task} at {link.address} ({link.reason if not link.is_up else 'starting'})"
+                for link in runtime.monitor.links
+                if str(link.task) not in runtime.monitor.ps_runs()
+            )
+
+        return wait_until(all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard)
+
+    # The chief.
+
+    def _bring_up(self, session, runs):
+        runtime = self._runtime
+        declared = runtime.monitor.view().record("model")
+        if declared.get("ps_runs") == runs and self._is_alive(session):
+            log.info("rejoined the living model at step %d", session.run(self._global_step))
+            runtime.report.restored_from = runtime.report.restored_from or "living ps"
+            runtime.monitor.publish(
+                "model", **{k: v for k, v in declared.items() if k not in ("key", "beat")}
+            )
+            return
+        checkpoint = latest_checkpoint(self._train_dir)
+        if checkpoint:
+            self._restore(session, checkpoint)
+        else:
+            log.info(
+                "no checkpoint in %s: variables are initialized", self._train_dir
+            ) if self._train_dir else None
+            session.run(self._init_op, feed_dict=self._scaffold.init_feed_dict)
+            if self._scaffold.init_fn is not None:
+                self._scaffold.init_fn(session)
+        self._check_initialized(session)
+        for optimizer in self._optimizers:
+            optimizer.reset(session, self._members())
+        runtime.monitor.publish("model", ps_runs=runs, chief=runtime.monitor.run_id)
+        runtime.monitor.flush()
+
+    def _is_alive(self, session):
+        if session.run(self._uninitialized).size:
+            return False
+        if any(optimizer.is_torn(session) for optimizer in self._optimizers):
+            log.warning("the last update was cut off halfway: the living model is not used")
+            return False
+        return True
+
+    def _restore(self, session, checkpoint):
+        try:
+            self.saver.restore(session, checkpoint)
+        except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
+            raise ModelError(explain_restore_failure(checkpoint, self._global_step.graph, error)) from None
+        kept = [(path, os.path.getmtime(path + ".index")) for path in all_checkpoints(self._train_dir)]
+        self.saver.set_last_checkpoints_with_time(kept)  # counts them in when it deletes the oldest
+        log.info("restored %s", checkpoint)
+        self._runtime.report.restored_from = self._runtime.report.checkpoint = checkpoint
+
+    def _check_initialized(self, session):
+        missing = [name.decode() for name in session.run(self._uninitialized)]
+        if missing:
+            raise ModelError(
+                f"Variables are not initialized: {', '.join(missing[:5])}. Their initial values depend on one another, "
+                "or they are in no collection that the initializer covers. Check model_fn."
+            )
+
+    def _members(self):
+        """Replicas that the first round counts: all but those that have left."""
+        view = self._runtime.monitor.view()
+        tasks = self._runtime.context.cluster.training_tasks
+        return [0 if view.record(str(task)).get("state") == "left" else 1 for task in tasks]
+
+    # The other workers.
+
+    def _wait_for_model(self, runs, deadline):
+        runtime = self._runtime
+        chief = runtime.context.cluster.chief_task
+        address = runtime.context.cluster.address(chief)
+
+        def is_valid():
+            current = runtime.monitor.ps_runs()
+            if current and any(runs.get(name) != run for name, run in current.items()):
+                raise tf.errors.AbortedError(None, None, "a ps was restarted")
+            return runtime.monitor.view().record("model").get("ps_runs") == runs
+
+        wait_until(
+            is_valid, lambda: f"{chief} at {address} to initialize or restore the model",
+            max(deadline - awake_clock(), 0.1), runtime.guard,
+        )  # fmt: skip
+
+
+def _check_same_cluster(mine, theirs, ps, address):
+    lines = mine.differences(theirs)
+    if lines:
+        raise UsageError(
+            f"This task and {ps} at {address} were given different clusters. Start all tasks with the same lists.\n"
+            + "\n".join(lines)
+        )
+
+
+def _first_line(error):
+    return error.message.strip().splitlines()[0] if getattr(error, "message", "") else repr(error)
+
+
+def explain_restore_failure(checkpoint, graph, error):
+    """Which variables of the graph the checkpoint lacks or holds in another shape, in one message."""
+    try:
+        stored = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError) as unreadable:
+        return f"{checkpoint} cannot be read: {_first_line(unreadable)}. Move it away to start from an older one."
+    problems = []
+    for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
+        part = variable._get_save_slice_info()
+        name = part.full_name if part else variable.op.name
+        shape = list(part.full_shape) if part else variable.shape.as_list()
+        if name not in stored:
+            problems.append(f"{name} is not in it")
+        elif list(stored[name]) != shape:
+            problems.append(f"{name} has shape {list(stored[name])} there and {shape} in the model")
+    problems = sorted(set(problems))
+    if not problems:
+        return f"{checkpoint} cannot be restored: {_first_line(error)}"
+    more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+    return (
+        f"{checkpoint} does not fit the model: {'; '.join(problems[:5])}{more}. Use another --train_dir, or the model "
+        "that wrote it."
+    )
