@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,11 @@ def test_eval_prints_metrics_and_writes_report_and_summary(trained, tmp_path):
 
 
 def test_eval_mistakes_are_one_line(trained, tmp_path):
-    done = run_eval(f"--train_dir={tmp_path}")
+    report = tmp_path / "report.json"
+    done = run_eval(f"--train_dir={tmp_path}", f"--report_file={report}")
+    content = json.loads(report.read_text())
+    assert (content["job"], content["outcome"], content["exit_status"]) == ("evaluator", "failed", 1)
+    assert content["reason"].endswith("holds no checkpoint. Train first, or check the directory.")
     assert done.returncode == 1
     assert done.stderr == (
         f"ps_train: --train_dir={tmp_path} holds no checkpoint. Train first, or check the directory.\n"
@@ -107,3 +112,43 @@ def test_eval_mistakes_are_one_line(trained, tmp_path):
     other.write_text(other.read_text().replace("'w', [3]", "'hidden/weights', [64, 64]"))
     done = run_eval(f"--train_dir={trained}", f"--model={other}")
     assert "Traceback" not in done.stderr and done.returncode == 1
+
+
+WITH = """\
+import tensorflow as tf
+from ps_train import builtin_model
+
+def input_fn(context):
+    data = builtin_model.input_fn(context)
+    fail = lambda label: {}["unitz"] if PIPELINE_FAILS else label
+    return data.map(lambda image, label: (image, tf.ensure_shape(tf.numpy_function(fail, [label], tf.int64), [None])))
+
+def model_fn(features, labels, mode, params):
+    spec = builtin_model.model_fn(features, labels, mode, params)
+    tf1 = tf.compat.v1
+    spec.metrics["per_class"] = tf1.metrics.mean_tensor(tf.reduce_mean(tf.one_hot(labels, 10), 0))
+    spec.metrics["bad"] = tf1.metrics.mean(tf.gather(tf.ones([3 if GRAPH_FAILS else 10]), labels, name="week"))
+    return spec
+"""
+
+
+@pytest.mark.parametrize("what, message", [
+    ("PIPELINE_FAILS", r"UnknownError.*KeyError: 'unitz'"),
+    ("GRAPH_FAILS", r"InvalidArgumentError in op week \(made at .*with\.py:\d+\): indices\[\d+\] = \d+ is not in \[0, 3\)"),
+])  # fmt: skip
+def test_an_error_of_the_users_graph_is_one_line(trained, tmp_path, what, message):
+    model, report = tmp_path / "with.py", tmp_path / "report.json"
+    model.write_text(f"PIPELINE_FAILS = GRAPH_FAILS = False\n{what} = True\n{WITH}")
+    done = run_eval(f"--train_dir={trained}", f"--model={model}", f"--report_file={report}")
+    assert done.returncode == 1, done.stderr
+    assert re.fullmatch(f"ps_train: {message}\n", done.stderr), done.stderr
+    assert re.fullmatch(message, json.loads(report.read_text())["reason"])
+
+
+def test_a_metric_that_is_no_number_is_left_out(trained, tmp_path):
+    model = tmp_path / "with.py"
+    model.write_text(f"PIPELINE_FAILS = GRAPH_FAILS = False\n{WITH}")
+    done = run_eval(f"--train_dir={trained}", f"--model={model}")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"step 300: accuracy [\d.]+, bad [\d.]+, loss [\d.]+ \(300 examples\)\n", done.stdout)
+    assert "the metric per_class is left out: it is of shape [10], not a number" in done.stderr
