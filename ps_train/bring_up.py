@@ -30,7 +30,7 @@ from ps_train.liveness import awake_clock, wait_until
 from ps_train.logs import log
 from ps_train.server import session_config
 
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError)
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
 class BoundedSession(tf1.Session):
@@ -92,10 +92,12 @@ class SessionCreator(tf1.train.SessionCreator):
             log.warning("the session was lost with a ps: making a new one; input starts anew")
         deadline = awake_clock() + bound
         while True:
-            runs = self._wait_for_ps(deadline)
+            since = None if self._is_first else awake_clock()
+            runs = self._wait_for_ps(deadline, since)
             try:
                 session = self._create(runs, deadline)
             except LOST as error:
+                self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
                     raise PeerLostError(f"gave up after {bound:.3g} s: {_first_line(error)}") from None
@@ -126,7 +128,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
     # The ps tasks.
 
-    def _wait_for_ps(self, deadline):
+    def _wait_for_ps(self, deadline, since):
         runtime = self._runtime
         cluster = runtime.context.cluster
 
@@ -137,14 +139,14 @@ class SessionCreator(tf1.train.SessionCreator):
                     _check_same_cluster(
                         cluster, Cluster.from_dict(record["cluster"]), link.task, link.address
                     )
-            runs = runtime.monitor.ps_runs()
+            runs = runtime.monitor.ps_runs(since)
             return runs if len(runs) == cluster.num_ps else None
 
         def describe():
             return ", ".join(
                 f"{link.task} at {link.address} ({link.reason if not link.is_up else 'starting'})"
                 for link in runtime.monitor.links
-                if str(link.task) not in runtime.monitor.ps_runs()
+                if str(link.task) not in runtime.monitor.ps_runs(since)
             )
 
         return wait_until(all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard)
@@ -174,6 +176,8 @@ class SessionCreator(tf1.train.SessionCreator):
         self._check_initialized(session)
         for optimizer in self._optimizers:
             optimizer.reset(session, self._members())
+        if runtime.monitor.ps_runs() != runs:
+            raise tf.errors.AbortedError(None, None, "a ps was restarted while the model was brought up")
         runtime.monitor.publish("model", ps_runs=runs, chief=runtime.monitor.run_id)
         runtime.monitor.flush()
 

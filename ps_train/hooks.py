@@ -172,13 +172,22 @@ class StepRunner:
       fetches: as the StepHook's.
       always: run every step with all hooks.
       skips_bad_numbers: go on after a step that failed its check for NaN and Inf.
+      is_ps_lost: function of an error: whether it comes of a ps that was lost.
     """
 
     BURST_SECS = 0.25
     HOOK_STEPS = 100
 
-    def __init__(self, ops, step_hook, fetches, always=False, skips_bad_numbers=False):
-        self._skips_bad_numbers = skips_bad_numbers
+    def __init__(
+        self,
+        ops,
+        step_hook,
+        fetches,
+        always=False,
+        skips_bad_numbers=False,
+        is_ps_lost=lambda error: False,
+    ):
+        self._skips_bad_numbers, self._is_ps_lost = skips_bad_numbers, is_ps_lost
         self._step, self._step_hook, self._fetches, self._always = ops.step, step_hook, fetches, always
         self._session: Any = None
         self._call: Any = None
@@ -201,6 +210,11 @@ class StepRunner:
                 if not (self._skips_bad_numbers and is_bad_number(error)):
                     raise
                 self.is_done = self._step_hook.skip(error)
+            except (tf.errors.CancelledError, tf.errors.FailedPreconditionError) as error:
+                if self._count == 0 or not self._is_ps_lost(error):
+                    raise
+                # MonitoredSession makes a new session after an AbortedError, not after these.
+                raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
             self._count += 1
 
     def _run_one(self, step_context):

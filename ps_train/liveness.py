@@ -104,6 +104,10 @@ class Link:
         """Seconds since the ps last answered, or since this link was made; less than one beat when it is up."""
         return self._clock() - (self._started if self._last_ok is None else self._last_ok)
 
+    def answered_after(self, moment):
+        """Whether a call that was answered came back after this moment of the link's clock."""
+        return self._last_ok is not None and self._last_ok > moment
+
     @property
     def is_up(self):
         """Whether a call was answered within the time that a beat and two failed calls take."""
@@ -213,12 +217,17 @@ class Monitor:
         """The link to one ps."""
         return next(link for link in self.links if link.task == task)
 
-    def ps_runs(self):
-        """Ps name -> its process's run id, as its own board has it; a ps that is not up is left out."""
+    def ps_runs(self, since=None):
+        """Ps name -> its process's run id, as its own board has it; a ps that is not up is left out.
+
+        Args:
+          since: count only what a board has said after this moment of `awake_clock`; what it said before may be the last
+            word of a process that has ended meanwhile.
+        """
         runs = {}
         for link in self.links:
             record = link.read()[0].get(str(link.task))
-            if link.is_up and record:
+            if link.is_up and record and (since is None or link.answered_after(since)):
                 runs[str(link.task)] = record["run"]
         return runs
 

@@ -125,7 +125,10 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters):
         stop_secs=timeouts.shutdown_timeout_secs,
         peer_timeout_secs=timeouts.peer_timeout_secs,
     )
-    loops = [UpdateLoop(optimizer, creator.make_raw_session) for optimizer in optimizers]
+    loops = [
+        UpdateLoop(optimizer, creator.make_raw_session, lambda: runtime.guard.release())
+        for optimizer in optimizers
+    ]
     stops = [AtEnd(roster.stop) for roster in rosters]
     return [*_summary_hooks(saving), wait, *stops, *loops, *savers]
 

@@ -18,7 +18,7 @@ from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
-from ps_train.liveness import first_failure
+from ps_train.liveness import BEAT_SECS, first_failure
 from ps_train.logs import log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
@@ -67,6 +67,7 @@ def run(runtime, config, model):
             fetches,
             always=bool(ops.hooks),
             skips_bad_numbers=context.on_nan == "skip",
+            is_ps_lost=lambda error: is_ps_lost(runtime, error),
         )
         with session.make(runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner) as sess:
             if context.is_chief and not sess.should_stop():
@@ -159,10 +160,19 @@ def leave(runtime, state, exit_status, reason):
         time.sleep(0.1)
 
 
+def is_ps_lost(runtime, error):
+    """Whether an error of the session comes of a ps that was lost, or that is a new process without the model."""
+    if not isinstance(error, tf.errors.FailedPreconditionError):
+        return isinstance(error, bring_up.LOST)
+    return runtime.monitor.view().record("model").get("ps_runs") != runtime.monitor.ps_runs()
+
+
 def explain(runtime, error):
     """What an exception of the session means, in one line: a lost ps (PeerLostError) or the user's mistake (ModelError)."""
-    if isinstance(error, bring_up.LOST):
-        return PeerLostError(f"a ps was lost while this task ended: {cause(error)[:300]}")
+    if is_ps_lost(runtime, error):
+        down = [link for link in runtime.monitor.links if link.silent_secs() > BEAT_SECS + 0.1]
+        named = ", ".join(f"{link.task} at {link.address} ({link.reason})" for link in down)
+        return PeerLostError(f"a ps was lost, with the session on it: {named or cause(error)[:300]}")
     if is_bad_number(error):
         report = runtime.report
         return explain_bad_number(error, report.task, report.local_steps + 1, report.global_step)

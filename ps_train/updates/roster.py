@@ -75,9 +75,9 @@ class Roster(tf1.train.SessionRunHook):
                 self._lost.discard(key)
 
     def _take_out(self, session, replica, task):
-        log.warning("%s is lost%s", task, ": going on without it" if self._removes else "")
         for optimizer in self._optimizers:
             if self._removes:
                 optimizer.remove(session, replica)
             else:
                 optimizer.forget_push(session, replica)
+        log.warning("%s is lost%s", task, ": going on without it" if self._removes else "")

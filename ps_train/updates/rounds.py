@@ -10,6 +10,7 @@ import contextlib
 import threading
 from typing import Any
 
+from ps_train.board import BoardError
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.logs import log
@@ -60,9 +61,9 @@ class UpdateLoop(tf1.train.SessionRunHook):
     have left, and before the one that saves.
     """
 
-    def __init__(self, optimizer, make_raw_session):
+    def __init__(self, optimizer, make_raw_session, release):
         optimizer.update_loop = self
-        self._optimizer, self._make_raw_session = optimizer, make_raw_session
+        self._optimizer, self._make_raw_session, self._release = optimizer, make_raw_session, release
         self._served: Any = None
         self._thread: Any = None
         self._session: Any = None
@@ -115,7 +116,7 @@ class UpdateLoop(tf1.train.SessionRunHook):
                 self._run_one(session, update)
             except tf.errors.OpError as error:
                 if not stopping.is_set():
-                    self._give_up(error, coord)
+                    self._give_up(error, coord, stopping)
                 return
             except RuntimeError:  # the session was closed under us
                 return
@@ -131,9 +132,15 @@ class UpdateLoop(tf1.train.SessionRunHook):
                 log.warning("a worker was lost halfway through its push: its round is dropped and done again")
                 self._optimizer.discard_round(session)
 
-    def _give_up(self, error, coord):
-        """Lets the main thread out of its wait, to meet the lost ps itself or to end with the update's error."""
+    def _give_up(self, error, coord, stopping):
+        """Lets the main thread out of its wait, to meet the lost ps itself or to end with the update's error.
+
+        The wait is on one ps and the loss may be of another, so `release` asks that one alone, again and again.
+        """
         if type(error).__name__ not in SESSION_LOST:
             coord.request_stop(error)
-        with contextlib.suppress(tf.errors.OpError), self._make_raw_session() as session:
-            session.run(self._optimizer.ledger.release)
+        while not stopping.is_set():
+            with contextlib.suppress(BoardError):
+                self._release()
+                return
+            stopping.wait(1.0)

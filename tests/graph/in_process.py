@@ -96,7 +96,8 @@ class Job:
         chief = self.servers.cluster.chief_task
         coordinator = tf1.train.Coordinator()
         loops = [
-            UpdateLoop(o, lambda: self._session(chief, self.sessions[0].graph)) for o in self.optimizers[0]
+            UpdateLoop(o, lambda: self._session(chief, self.sessions[0].graph), lambda: None)
+            for o in self.optimizers[0]
         ]
         failures = []
 

@@ -99,14 +99,14 @@ def test_link_knows_since_when_its_ps_is_silent():
     assert (link.reason, link.is_up) == ("not tried yet", False)
     clock.now += 3
     assert not link.exchange([])
-    assert (link.reason, link.silent_secs(), link.was_up) == ("refused", 3, False)
+    assert (link.reason, link.silent_secs()) == ("refused", 3)
     assert link.exchange([])
-    assert (link.silent_secs(), link.is_up, link.was_up) == (0, True, True)
+    assert (link.silent_secs(), link.is_up) == (0, True)
     clock.now += 4
     assert not link.exchange([])
     assert (link.reason, link.silent_secs(), link.is_up) == ("closed", 4, True)
     clock.now += 1
-    assert not link.is_up and link.was_up
+    assert not link.is_up
 
 
 def test_age_of_a_record_is_by_the_observers_clock():
