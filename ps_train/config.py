@@ -131,6 +131,7 @@ class TrainConfig:
                 found.append(f"--{name}={getattr(self, name)} is unknown. Expected {', '.join(choices)}.")
         for name in ("train_dir", "log_dir", "report_file"):
             found += _not_a_path(name, getattr(self, name))
+        found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
 
     def _aggregation_problems(self, num_workers: int | None) -> list[str]:
@@ -226,6 +227,17 @@ def _not_a_path(name: str, value: str | None) -> list[str]:
         return []
     return [
         f"--{name}={value} is a URL. Expected a path that this host can see, such as one on a mount of that storage."
+    ]
+
+
+def _not_a_checkpoint_directory(value: str | None) -> list[str]:
+    """TensorFlow takes the name of a checkpoint for a glob when it reads and deletes, and not when it writes."""
+    found = sorted(set(value or "") & set("[]*?\\"))
+    if not found:
+        return []
+    return [
+        f"--train_dir={value} has {' '.join(found)} in its name: TensorFlow would save there and not restore from it. "
+        "Expected a name without [ ] * ? and backslash."
     ]
 
 

@@ -24,6 +24,7 @@ import threading
 from ps_train import logs, ps, session, task_context, worker
 from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf1
+from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
 from ps_train.hooks import StepHook
 from ps_train.logs import log
@@ -210,6 +211,9 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
       PeerLostError, ModelError: see `session`.
     """
     task_server = _server_for(master, is_chief)
+    problems = TrainConfig(train_dir=checkpoint_dir).problems()
+    if problems:
+        raise UsageError.from_problems([text.replace("--train_dir", "checkpoint_dir") for text in problems])
     runtime = task_server.runtime
     runtime.config = config if config is not None else runtime.config
     global_step = tf1.train.get_or_create_global_step()

@@ -160,3 +160,12 @@ def test_fuzz_params(text):
         assert str(error)
         return
     assert parse_model_params(format_model_params(params)) == params
+
+
+@pytest.mark.parametrize("name, shown", [("r[1] x", "[ ]"), ("a*b?", "* ?"), ("back\\slash", "\\")])
+def test_a_train_dir_that_tensorflow_takes_for_a_pattern_is_refused(name, shown):
+    assert TrainConfig(train_dir=name).problems() == [
+        f"--train_dir={name} has {shown} in its name: TensorFlow would save there and not restore from it. "
+        "Expected a name without [ ] * ? and backslash."
+    ]
+    assert not TrainConfig(train_dir="plain ü/with blank").problems()
