@@ -6,7 +6,6 @@ status. A user's mistake is answered before TensorFlow is imported.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import traceback
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 
 from ps_train import __version__, commands, flags, process
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, PsTrainError, UsageError
+from ps_train.wording import did_you_mean
 
 INTRODUCTION = """\
 ps_train trains TensorFlow graphs with parameter servers.
@@ -68,9 +68,8 @@ def pick_command(words: Sequence[str]) -> str:
             f"{command!r} stands by itself. Expected a boolean flag as --flag, --noflag or --flag={command}."
         )
     if command not in commands.COMMANDS:
-        matches = difflib.get_close_matches(command, commands.COMMANDS, n=1)
-        guess = f" Did you mean {matches[0]}?" if matches else ""
-        raise UsageError(f"Unknown command {command!r}.{guess} Expected one of {known}, or none for train.")
+        guess = did_you_mean(command, commands.COMMANDS)
+        raise UsageError(f"Unknown command {command!r}. {guess}Expected one of {known}, or none for train.")
     if more:
         raise UsageError(
             f"There is {more[0]!r} after the command {command}. Expected flags only, such as --train_steps=5."

@@ -17,23 +17,18 @@ The evaluator is a task, but never in the cluster: nobody waits for it and it ta
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ps_train.addresses import address_problem, comparable
 from ps_train.errors import UsageError
+from ps_train.wording import shown
 
 JOBS = ("ps", "worker", "chief", "evaluator")
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
-
-_HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-_IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
-_LOOPBACK_NAMES = frozenset(
-    {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "127.0.0.1", "::1"}
-)
 
 Indexed = tuple[tuple[int, str], ...]
 """A job's addresses: (index, "host:port") pairs by rising index; a sparse job leaves indices out."""
@@ -241,32 +236,6 @@ class Cluster:
 _EXAMPLE_DICT = '{"ps": ["host:port"], "worker": ["host:port"]}'
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`("host", port)` of `host:port`; the brackets of an IPv6 host are taken off. Raises `UsageError`."""
-    problem = _address_problem(address)
-    if problem:
-        raise UsageError(f"Address {shown(address)} {problem}")
-    host, _, port = address.strip().rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def comparable(address: str) -> str:
-    """One spelling for all spellings of a valid address: lower case, loopback names joined, IPv6 compressed."""
-    host, port = split_address(address)
-    host = host.lower().rstrip(".")
-    if ":" in host:
-        host = str(ipaddress.IPv6Address(host))
-    if host in _LOOPBACK_NAMES:
-        host = "localhost"
-    return f"{host}:{port}"
-
-
-def shown(value: object, limit: int = 80) -> str:
-    """`value` as a message quotes it: its repr on one line, cut if long."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
 def _index_hosts(job: str, hosts: Any, problems: list[str]) -> list[tuple[int, Any]]:
     """(index, address) pairs of one job's list, mapping or comma-separated string; appends what it cannot index."""
     if hosts is None or isinstance(hosts, str) and not hosts.strip():
@@ -313,7 +282,7 @@ def _find_problems(jobs: Mapping[str, Sequence[tuple[int, Any]]], source: str, n
     for job, hosts in jobs.items():
         for index, address in hosts:
             task = TaskId(job, index)
-            problem = _address_problem(address)
+            problem = address_problem(address)
             if problem:
                 problems.append(f"Address {shown(address)} of {task} {problem} {_remedy(source, job)}")
                 continue
@@ -324,63 +293,6 @@ def _find_problems(jobs: Mapping[str, Sequence[tuple[int, Any]]], source: str, n
                     f"Each task needs a port of its own. {_remedy(source, job)}"
                 )
     return problems
-
-
-def _address_problem(address: Any) -> str:
-    """What is wrong with `host:port` and what was expected, to follow the address in a sentence; "" if it is valid."""
-    if not isinstance(address, str):
-        return "is not text. Expected host:port."
-    if not address:
-        return "is empty. Expected host:port between the commas."
-    if re.search(r"\s", address.strip()):
-        return "has a blank inside. Expected host:port, with commas between addresses."
-    if "://" in address:
-        return "has a scheme. Expected host:port alone."
-    host, colon, port = address.strip().rpartition(":")
-    if address.strip().endswith("]") or not colon:
-        return "has no port. Expected host:port, such as host:2222."
-    if ":" in host and not host.startswith("["):
-        return "has too many colons. Expected host:port; put an IPv6 host in brackets, such as [::1]:2222."
-    if not re.fullmatch(r"[0-9]{1,9}", port):
-        return f"has the port {shown(port)}. Expected a number from 1 to 65535."
-    if not 1 <= int(port) <= 65535:
-        return f"has the port {int(port)}. Expected a number from 1 to 65535."
-    return _host_problem(host)
-
-
-def _host_problem(host: str) -> str:
-    if not host:
-        return "has no host. Expected host:port, such as localhost:2222."
-    if host.startswith("["):
-        return (
-            ""
-            if host.endswith("]") and _is_ipv6(host[1:-1])
-            else "is not an IPv6 address in brackets, such as [::1]:2222."
-        )
-    if re.fullmatch(r"[0-9.]+", host):
-        return "" if _is_ipv4(host) else f"has the host {shown(host)}, which is not an IPv4 address."
-    labels = host.removesuffix(".").split(".")
-    if len(host) > 253 or not all(_HOST_LABEL.fullmatch(label) for label in labels):
-        return f"has the host {shown(host)}. Expected a name of letters, digits, '-', '_' and '.', or an IP address."
-    return ""
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_ipv6(host: str) -> bool:
-    if not _IPV6.fullmatch(host):
-        return False
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _remedy(source: str, job: str) -> str:

@@ -11,7 +11,6 @@ library can define flags of the same names. A flag of a `TrainConfig` field has 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import textwrap
@@ -20,10 +19,11 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from ps_train.cluster import JOBS, shown
+from ps_train.cluster import JOBS
 from ps_train.config import LOSS_POLICIES, NAN_POLICIES, UPDATES, Params, TrainConfig, parse_model_params
 from ps_train.errors import UsageError
 from ps_train.resolvers import AVAILABLE, CHOICES, ClusterFlags
+from ps_train.wording import did_you_mean, shown
 
 
 class FlagSpec(NamedTuple):
@@ -243,7 +243,7 @@ def _read_bool(text: str) -> bool:
 def _read_word(text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
         raise ValueError(
-            f"is not a choice. {_did_you_mean(text, allowed)}Expected one of {', '.join(allowed)}."
+            f"is not a choice. {did_you_mean(text, allowed)}Expected one of {', '.join(allowed)}."
         )
     return text
 
@@ -254,13 +254,8 @@ _READERS: dict[type, Callable[[str], Any]] = {int: _read_int, float: _read_float
 def _unknown(word: str, values: flags.FlagValues) -> str:
     name = word.lstrip("-").partition("=")[0]
     boolean_names = [f"no{flag}" for flag in values if values[flag].boolean]
-    guess = _did_you_mean(name, [*values, *boolean_names], prefix="--")
+    guess = did_you_mean(name, [*values, *boolean_names], prefix="--")
     return f"Unknown flag --{name}. {guess}See --help for all flags."
-
-
-def _did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    matches = difflib.get_close_matches(word, known, n=1)
-    return f"Did you mean {prefix}{matches[0]}? " if matches else ""
 
 
 def _plain(error: Exception) -> str:

@@ -14,7 +14,7 @@ import time
 import traceback
 
 from ps_train import checkpoints, logs
-from ps_train.cluster import split_address
+from ps_train.addresses import split_address
 from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PsTrainError, StoppedError
 from ps_train.logs import log

@@ -19,7 +19,7 @@ import errno
 import os
 import socket
 
-from ps_train.cluster import split_address
+from ps_train.addresses import split_address
 from ps_train.compat import PROXY_VARIABLES, tf, tf1
 from ps_train.errors import PeerLostError, UsageError
 from ps_train.logs import log

@@ -15,9 +15,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ps_train.cluster import FROM_TF_CONFIG, JOBS, Cluster, TaskId, shown
+from ps_train.cluster import FROM_TF_CONFIG, JOBS, Cluster, TaskId
 from ps_train.errors import UsageError
 from ps_train.resolvers.resolved import Resolved, check_place, default_index
+from ps_train.wording import shown
 
 VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"ps": [...], "worker": [...]}, "task": {"type": "worker", "index": 0}}'

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps_train.cluster import Cluster, TaskId, comparable, split_address
+from ps_train.addresses import comparable, split_address
+from ps_train.cluster import Cluster, TaskId
 from ps_train.errors import UsageError
 
 FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))

@@ -7,7 +7,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["errors", "cluster", "config", "resolvers.from_flags", "resolvers.tf_config"]
+    "name",
+    ["addresses", "cluster", "config", "errors", "resolvers.from_flags", "resolvers.tf_config", "wording"],
 )
 def test_examples(name):
     results = doctest.testmod(importlib.import_module(f"ps_train.{name}"))
