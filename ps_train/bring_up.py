@@ -21,6 +21,7 @@ import threading
 import time
 from typing import Any
 
+from ps_train import restoring
 from ps_train.checkpoints import all_checkpoints, latest_checkpoint
 from ps_train.cluster import Cluster
 from ps_train.compat import tf, tf1
@@ -100,7 +101,9 @@ class SessionCreator(tf1.train.SessionCreator):
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
-                    raise PeerLostError(f"gave up after {bound:.3g} s: {_first_line(error)}") from None
+                    raise PeerLostError(
+                        f"gave up after {bound:.3g} s: {restoring.first_line(error)}"
+                    ) from None
                 time.sleep(0.5)
                 continue
             self._is_first = False
@@ -190,10 +193,7 @@ class SessionCreator(tf1.train.SessionCreator):
         return True
 
     def _restore(self, session, checkpoint):
-        try:
-            self.saver.restore(session, checkpoint)
-        except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
-            raise ModelError(explain_restore_failure(checkpoint, self._global_step.graph, error)) from None
+        restoring.restore(session, self.saver, checkpoint, is_whole=self._scaffold.saver is None)
         kept = [(path, os.path.getmtime(path + ".index")) for path in all_checkpoints(self._train_dir)]
         self.saver.set_last_checkpoints_with_time(kept)  # counts them in when it deletes the oldest
         log.info("restored %s", checkpoint)
@@ -239,32 +239,3 @@ def _check_same_cluster(mine, theirs, ps, address):
             f"This task and {ps} at {address} were given different clusters. Start all tasks with the same lists.\n"
             + "\n".join(lines)
         )
-
-
-def _first_line(error):
-    return error.message.strip().splitlines()[0] if getattr(error, "message", "") else repr(error)
-
-
-def explain_restore_failure(checkpoint, graph, error):
-    """Which variables of the graph the checkpoint lacks or holds in another shape, in one message."""
-    try:
-        stored = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError) as unreadable:
-        return f"{checkpoint} cannot be read: {_first_line(unreadable)}. Move it away to start from an older one."
-    problems = []
-    for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
-        part = variable._get_save_slice_info()
-        name = part.full_name if part else variable.op.name
-        shape = list(part.full_shape) if part else variable.shape.as_list()
-        if name not in stored:
-            problems.append(f"{name} is not in it")
-        elif list(stored[name]) != shape:
-            problems.append(f"{name} has shape {list(stored[name])} there and {shape} in the model")
-    problems = sorted(set(problems))
-    if not problems:
-        return f"{checkpoint} cannot be restored: {_first_line(error)}"
-    more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-    return (
-        f"{checkpoint} does not fit the model: {'; '.join(problems[:5])}{more}. Use another --train_dir, or the model "
-        "that wrote it."
-    )

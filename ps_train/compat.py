@@ -11,7 +11,7 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 - the gRPC methods `/tensorflow.MasterService/{CreateSession,RunStep,CloseSession}` and their field numbers
   (tensorflow/core/protobuf/master.proto), in `board`: the only calls that can be given a deadline;
 - the environment variable `GRPC_FAIL_FAST`, read when a server starts, in `server`;
-- `Variable._get_save_slice_info`, in `session`: the whole variable that a partition belongs to.
+- `Variable._get_save_slice_info`, in `restoring`: the whole variable that a partition belongs to.
 """
 
 import importlib

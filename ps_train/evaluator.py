@@ -15,8 +15,7 @@ import time
 
 import numpy as np
 
-from ps_train import checkpoints, graph, logs
-from ps_train.bring_up import explain_restore_failure
+from ps_train import checkpoints, graph, logs, restoring
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
@@ -190,11 +189,11 @@ class Evaluation:
 
     def _restore(self, session, checkpoint):
         try:
-            self._saver.restore(session, checkpoint)
-        except (tf.errors.OpError, ValueError) as error:
-            if not os.path.exists(checkpoint + ".index"):
-                raise Vanished(f"{checkpoint} has vanished: going on to the next") from None
-            raise ModelError(explain_restore_failure(checkpoint, self._ops.graph, error)) from None
+            restoring.restore(session, self._saver, checkpoint)
+        except (ModelError, tf.errors.OpError):
+            if os.path.exists(checkpoint + ".index"):
+                raise
+            raise Vanished(f"{checkpoint} has vanished: going on to the next") from None
 
     def _check_is_finite(self, session):
         if (

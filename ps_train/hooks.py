@@ -70,7 +70,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._rate.start(step, self._report.local_steps)
         if self._is_reached(step):
             self.is_reached = True
-            log.info("global step %d: the target of %d is reached already", step, self._train_steps)
+            self._report.reason = f"global step {step}: the target of {self._train_steps} is reached already"
             coord.request_stop()
 
     def before_run(self, run_context):

@@ -108,7 +108,11 @@ class Job:
         self.folder = folder / f"job{len(list(folder.glob('job*')))}"
         self.folder.mkdir()
         self.train_dir = str(folder / "train")
-        self.model, self.params, self.flags = MODELS / model, params, list(flags)
+        self.model, self.params, self.flags = (
+            (MODELS / model if model.endswith(".py") else model),
+            params,
+            list(flags),
+        )
         self.timeout_secs = timeout_secs
         ports = free_ports(num_ps + num_workers)
         self.ps_hosts = [f"127.0.0.1:{port}" for port in ports[:num_ps]]

@@ -35,6 +35,19 @@ def test_table_in_any_number_of_parts_over_any_number_of_ps(make_job):
             np.testing.assert_array_equal(value, first[name], err_msg=f"{name} in {parts} parts")
 
 
+def test_a_model_of_another_shape_is_refused_everywhere_and_changes_nothing(make_job):
+    train(make_job(1, 2, "ps_train.builtin_model", ["--train_steps=10"]))
+    job = make_job(1, 2, "ps_train.builtin_model", ["--train_steps=20"], "hidden=7")
+    before = checkpoint_of(job.train_dir)
+    train(job, status=1)
+    for task in job.tasks:
+        assert "hidden_1/biases has shape [" in task.log, task.tail()
+    after = checkpoint_of(job.train_dir)
+    assert after.keys() == before.keys()
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 READ = """
 import json, sys
 import tensorflow as tf
@@ -82,8 +95,8 @@ def test_model_that_does_not_fit_its_checkpoint(make_job):
     job.start_all()
     job.expect_exits(1)
     text = (
-        f"{job.train_dir}/model.ckpt-5 does not fit the model: seen is not in it; w has shape [2] there and [] in the "
-        "model. Use another --train_dir, or the model that wrote it."
+        f"{job.train_dir}/model.ckpt-5 does not fit the model: w has shape [2] there and [] in the model; seen "
+        "is not in it. Use another --train_dir, or the model and --model_params that wrote it."
     )
     ps, chief, other = job.tasks
     assert chief.report["reason"] == text

@@ -86,6 +86,16 @@ def test_eval_prints_metrics_and_writes_report_and_summary(trained, tmp_path):
     assert os.listdir(os.path.join(trained, "eval"))
 
 
+def test_a_checkpoint_of_another_shape_is_refused(trained):
+    done = run_eval(f"--train_dir={trained}", "--model_params=hidden=7")
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"ps_train: {trained}/model.ckpt-300 does not fit the model: hidden_1/biases has shape \[\d+\] there and \[7\] "
+        r"in the model; .*\n",
+        done.stderr,
+    ), done.stderr
+
+
 def test_eval_mistakes_are_one_line(trained, tmp_path):
     report = tmp_path / "report.json"
     done = run_eval(f"--train_dir={tmp_path}", f"--report_file={report}")

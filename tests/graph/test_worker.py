@@ -125,6 +125,28 @@ def test_error_of_the_users_op_names_it_its_line_and_its_cause(has_server):
     )
 
 
+def test_error_in_a_gradient_names_the_line_of_its_op():
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32)
+        y = tf.reshape(x, [-1], name="week") + tf.zeros([3])
+        gradient = tf.gradients(y, x, grad_ys=[tf1.placeholder_with_default([1.0, 2.0], None)])
+        with pytest.raises(tf.errors.OpError) as raised:
+            session.run(gradient, {x: [1.0, 2.0, 3.0]})
+    text = str(worker.explain(RUNTIME, raised.value))
+    assert re.fullmatch(
+        rf"InvalidArgumentError in op gradients/\S+ \(made at {re.escape(__file__)}:\d+\): Input .*", text
+    )
+
+
+def test_the_cause_of_several_errors_is_found():
+    message = (
+        "2 root error(s) found.\n  (0) INVALID_ARGUMENT: From /job:worker/replica:0/task:0:\nInput is too short\n"
+        "\t [[{{node a}}]]\n  (1) INVALID_ARGUMENT: From /job:worker/replica:0/task:0:\nInput is too short"
+    )
+    error = worker.explain(RUNTIME, tf.errors.InvalidArgumentError(None, None, message))
+    assert str(error) == "InvalidArgumentError: Input is too short"
+
+
 def test_error_of_the_users_python_function():
     def parse(i):
         return {}[int(i)]
