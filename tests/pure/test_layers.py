@@ -13,9 +13,9 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
     "errors compat wording",
-    "addresses",
+    "addresses packages",
     "cluster logs",
-    "config model net board reports datasets checkpoints explain",
+    "config model net board reports datasets checkpoints explain restoring",
     "task_context",
     "resolvers placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
     "hooks checkpoint_hook follower summary",
