@@ -1,7 +1,8 @@
 """`python -m ps_train [COMMAND] [flags]`, also installed as `ps_train`.
 
 `main` is the boundary at which every error that ps_train raises on purpose becomes its message on stderr and its exit
-status. A user's mistake is answered before TensorFlow is imported.
+status. A user's mistake is answered before TensorFlow is imported, and so is a package that is not installed: nothing but
+the standard library is imported before `main` looks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ps_train import __version__, commands, flags, process
-from ps_train.errors import EXIT_DONE, EXIT_SIGINT, PsTrainError, UsageError
+from ps_train import __version__, commands, packages, process
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, PsTrainError, UsageError
 from ps_train.wording import did_you_mean
 
 INTRODUCTION = """\
@@ -40,19 +41,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, without the program's name; gives the exit status and prints no traceback of a mistake."""
     is_debug = False
     try:
+        packages.check(["absl"])
+        from ps_train import flags
+
         values, words = flags.parse(sys.argv[1:] if argv is None else argv)
         is_debug = bool(values["debug"].value)
         if values["help"].value:
             return _print(help_text())
         if values["version"].value:
             return _print(f"ps_train {__version__}")
-        return commands.load(pick_command(words))(values)
+        command = pick_command(words)
+        packages.check(directories=_model_directories(values["model"].value))
+        return commands.load(command)(values)
     except PsTrainError as error:
         if is_debug and not isinstance(error, UsageError):
             traceback.print_exception(error)
         for line in str(error).splitlines():
             print(f"ps_train: {line}", file=sys.stderr)
         return error.exit_status
+    except (ImportError, AttributeError) as error:
+        explained = packages.explain(error, with_traceback=True) or packages.explain_missing(error)
+        if explained is None:
+            raise
+        print(f"ps_train: {explained}", file=sys.stderr)
+        return EXIT_PERMANENT
     except KeyboardInterrupt:
         return EXIT_SIGINT
 
@@ -79,8 +91,15 @@ def pick_command(words: Sequence[str]) -> str:
 
 def help_text() -> str:
     """What --help prints."""
+    from ps_train import flags
+
     lines = ["", "Commands:", *(f"  {name:<24}{meaning}" for name, meaning in commands.COMMANDS.items())]
     return INTRODUCTION + "\n".join(lines + flags.help_lines()) + "\n" + EXAMPLES
+
+
+def _model_directories(model: str | None) -> list[str]:
+    """The directory that loading the model will put in front of the path."""
+    return [os.path.dirname(os.path.abspath(model))] if model and model.endswith(".py") else []
 
 
 def _print(text: str) -> int:

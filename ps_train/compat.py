@@ -32,10 +32,12 @@ def import_tensorflow():
         os.dup2(held.fileno(), 2)
         try:
             import tensorflow
-        except Exception:  # not KeyboardInterrupt, whose reason is known
+        except Exception as error:  # not KeyboardInterrupt, whose reason is known
             os.dup2(stderr, 2)
             held.seek(0)
             sys.stderr.write(held.read().decode(errors="replace"))
+            if isinstance(error, AttributeError):  # `from ps_train.compat import tf` would swallow it
+                raise ImportError(f"tensorflow cannot be imported: {error}") from error
             raise
         finally:
             os.dup2(stderr, 2)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ps_train.errors import ModelError, PsTrainError
+from ps_train.packages import explain
 
 _PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _MAX_MESSAGE_CHARS = 600
@@ -41,6 +42,9 @@ def model_error(what: str, source: str, error: BaseException) -> ModelError:
     where = location(error, source)
     if isinstance(error, SyntaxError) and error.filename:
         return ModelError(f"{display(error.filename)}:{error.lineno or '?'} has a syntax error: {error.msg}.")
+    hidden = explain(error) if isinstance(error, (ImportError, AttributeError)) else None
+    if hidden:
+        return ModelError(f"{what} in {where} raised {type(error).__name__}: {hidden}")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return ModelError(
             f"{where} imports {error.name}, which is not installed here. Install it for {sys.executable}, "

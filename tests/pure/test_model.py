@@ -171,6 +171,19 @@ def test_an_error_in_a_neighbour_names_the_neighbour(write):
     assert message.startswith("import in neighbour_with_error.py:2 raised AttributeError: module 'os' has no")
 
 
+@pytest.mark.parametrize(
+    "line", ["from pytest.x import y", "from pytest import x", "import pytest; pytest.x"]
+)
+def test_a_neighbour_that_hides_a_package(write, monkeypatch, line):
+    monkeypatch.delitem(sys.modules, "pytest")
+    path = write("", "pytest.py")
+    message = error_of(model_lib.load_model, write(line + "\n" + GOOD))
+    assert re.fullmatch(
+        rf"import in mine\.py:1 raised \w+: The file {path} hides the installed package pytest. Rename it.",
+        message,
+    )
+
+
 def test_what_is_not_there(write):
     path = write(GOOD)
     directory = path.removesuffix("/mine.py")
