@@ -13,7 +13,8 @@ from ps_train import placement
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.inputs import build_input, count_examples
-from ps_train.model import InputContext, ModeKeys, call_model_fn, worker_seed
+from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, worker_seed
+from ps_train.model.spec import describe
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 
 
@@ -89,7 +90,8 @@ def build_train(context, config, model):
             _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
             spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, config.model_params)
             _collect_keras_updates(graph)
-            train_op = _build_train_op(spec, context, global_step)
+            with blaming_result(model, spec):
+                train_op = _build_train_op(spec, context, global_step)
             step_after = _read_step_after(train_op, global_step)
             loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
@@ -109,10 +111,12 @@ def build_eval(config, model):
         context = InputContext(ModeKeys.EVAL, config.batch_size, 1, 0, config.seed, config.model_params)
         dataset, (features, labels) = build_input(model, context, "/device:CPU:0")
         spec = call_model_fn(model, features, labels, ModeKeys.EVAL, config.model_params)
-        metrics = dict(spec.metrics or {})
-        if "loss" not in metrics:
-            metrics["loss"] = tf1.metrics.mean(tf.cast(spec.loss, tf.float32))
-        values = {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()}
+        with blaming_result(model, spec):
+            _check_graph(spec.loss)
+            metrics = dict(spec.metrics or {})
+            if "loss" not in metrics:
+                metrics["loss"] = tf1.metrics.mean(tf.cast(spec.loss, tf.float32))
+            values = {name: tf.convert_to_tensor(value) for name, (value, _) in metrics.items()}
         updates = [update for _, update in metrics.values()]
         examples = count_examples(features, config.batch_size)
         cardinality = tf.data.experimental.cardinality(dataset)
@@ -120,22 +124,36 @@ def build_eval(config, model):
 
 
 def _build_train_op(spec, context, global_step):
+    _check_graph(spec.loss)
     updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
     if context.update == "sync" and not context.is_chief:
         # Moving averages change once a global step: by the chief's batch, whose gradient is in nearly every update.
         updates = []
     if spec.train_op is not None:
-        _check_train_op(context)
+        _check_train_op(spec.train_op, context)
         train_op = spec.train_op if isinstance(spec.train_op, tf.Operation) else spec.train_op.op
         return tf.group(train_op, *updates) if updates else train_op
     optimizer = rules.DistributedOptimizer(spec.optimizer)
-    gradients = optimizer.compute_gradients(spec.loss)
+    try:
+        gradients = optimizer.compute_gradients(spec.loss)
+    except ValueError:
+        if tf1.trainable_variables():
+            raise
+        raise ModelError(
+            "the model has no trainable variable, so there is nothing to train. Make them in model_fn, "
+            "such as with tf.compat.v1.get_variable or Keras layers."
+        ) from None
     if all(gradient is None for gradient, _ in gradients):
         raise ModelError(
-            "No variable gets a gradient: the loss does not depend on any trainable variable. Check model_fn."
+            "no variable gets a gradient: the loss does not depend on any trainable variable. Make it of the variables."
         )
     with tf1.control_dependencies(updates):
         return optimizer.apply_gradients(gradients, global_step=global_step)
+
+
+def _check_graph(loss):
+    if loss.graph is not tf1.get_default_graph():
+        raise ModelError("the loss is in another graph. Build the model in the default graph, and make none.")
 
 
 def _read_step_after(train_op, global_step):
@@ -146,10 +164,15 @@ def _read_step_after(train_op, global_step):
         return global_step.read_value()
 
 
-def _check_train_op(context):
+def _check_train_op(train_op, context):
+    if not isinstance(getattr(train_op, "op", train_op), tf.Operation):
+        raise ModelError(
+            f"ModelSpec.train_op is {describe(train_op)}; an operation is expected, as "
+            "ps_train.DistributedOptimizer(optimizer).minimize(loss, ...) returns it."
+        )
     if context.update == "sync" and not tf1.get_collection(rules.COLLECTION):
         raise ModelError(
-            "model_fn made its own train_op with an optimizer that --update=sync does not reach. Wrap it: "
+            "its own train_op is by an optimizer that --update=sync does not reach. Wrap it: "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, global_step=tf1.train.get_global_step())."
         )
 

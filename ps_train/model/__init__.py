@@ -28,7 +28,7 @@ with the original exception as its cause. This package needs no TensorFlow.
 """
 
 from ps_train.model.blame import user_code
-from ps_train.model.calling import call_input_fn, call_model_fn, split_element
+from ps_train.model.calling import blaming_result, call_input_fn, call_model_fn, split_element
 from ps_train.model.loading import Model, load_model
 from ps_train.model.spec import InputContext, ModeKeys, ModelSpec, worker_seed
 
@@ -37,6 +37,7 @@ __all__ = [
     "ModeKeys",
     "Model",
     "ModelSpec",
+    "blaming_result",
     "call_input_fn",
     "call_model_fn",
     "load_model",

@@ -7,11 +7,13 @@ An import, which knows more than a call, makes its errors with `model_error`.
 """
 
 import contextlib
+import functools
 import inspect
 import os
 import re
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,23 +25,28 @@ _MAX_MESSAGE_CHARS = 600
 
 
 @contextlib.contextmanager
-def user_code(what: str, source: str) -> Iterator[None]:
+def user_code(what: str, source: str, place: str | None = None) -> Iterator[None]:
     """Within it, an exception becomes a ModelError: "`what` in FILE:LINE raised ValueError: ...".
 
-    FILE:LINE is the innermost frame that is the user's own: in `source` or beside it, and not installed.
-    ps_train's own errors pass unchanged.
+    FILE:LINE is the innermost frame that is the user's own: in `source` or beside it, and not installed; `place` where
+    there is none. A ModelError of ps_train's, as by `DistributedOptimizer`, is told with it: "`what` in FILE:LINE: ...".
+    Other errors of ps_train's pass unchanged.
     """
     try:
         yield
+    except ModelError as error:
+        if error.__cause__ is not None:  # it tells its place
+            raise
+        raise ModelError(f"{what} in {location(error, source, place)}: {error}") from error
     except PsTrainError:
         raise
     except Exception as error:
-        raise model_error(what, source, error) from error
+        raise model_error(what, source, error, place) from error
 
 
-def model_error(what: str, source: str, error: BaseException) -> ModelError:
+def model_error(what: str, source: str, error: BaseException, place: str | None = None) -> ModelError:
     """The error that tells of `error`, which `what` in `source` raised."""
-    where = location(error, source)
+    where = location(error, source, place)
     if isinstance(error, SyntaxError) and error.filename:
         return ModelError(f"{display(error.filename)}:{error.lineno or '?'} has a syntax error: {error.msg}.")
     hidden = explain(error) if isinstance(error, (ImportError, AttributeError)) else None
@@ -53,24 +60,24 @@ def model_error(what: str, source: str, error: BaseException) -> ModelError:
     if isinstance(error, AttributeError) and "is not available with Keras 3" in str(error):
         return ModelError(
             f"{where} uses {str(error).split(' is not')[0].strip('`')}, a TensorFlow 1 layer that Keras 3 "
-            'lacks. Install tf_keras (pip install "ps_train[legacy-layers]") and set TF_USE_LEGACY_KERAS=1 in '
-            "the environment of every task."
+            "lacks. Run pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 in the environment of every task."
         )
     return ModelError(f"{what} in {where} raised {type(error).__name__}: {_one_line(error)}")
 
 
-def location(error: BaseException, source: str) -> str:
-    """FILE:LINE of the innermost frame of the user's code; `source` alone where there is none."""
+def location(error: BaseException, source: str, place: str | None = None) -> str:
+    """FILE:LINE of the innermost frame of the user's code; where there is none, `place`, else `source` alone."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     # AutoGraph runs a rewritten copy of the function, and lists the original lines in the message instead.
     frames += [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', str(error))]
     for filename, line in reversed(frames):
-        if _is_users(filename, source):
-            return f"{display(filename)}:{line}"
-    return display(source)
+        if is_users(filename, source):
+            return f"{_short(filename)}:{line}"
+    return place or _short(source)
 
 
-def _is_users(filename: str, source: str) -> bool:
+def is_users(filename: str, source: str) -> bool:
+    """Whether a file is `source` or beside it, and neither installed nor ps_train's."""
     filename = os.path.abspath(filename)
     if filename == source:
         return True
@@ -90,9 +97,25 @@ def _one_line(error: BaseException) -> str:
 
 
 def display(path: str, function: Callable[..., Any] | None = None) -> str:
-    """The path as a user would write it from here, with the line of `function`'s definition if given."""
-    if os.path.isabs(path):
-        relative = os.path.relpath(path)
-        path = path if relative.startswith(os.pardir) else relative
-    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
-    return f"{path}:{code.co_firstlineno}" if code else path
+    """The path as a user would write it from here, with the place of `function`'s definition if that is the user's."""
+    code = _code(function) if function is not None else None
+    if code is not None and is_users(code.co_filename, path):
+        return f"{_short(code.co_filename)}:{code.co_firstlineno}"
+    return _short(path)
+
+
+def _code(function: Any) -> types.CodeType | None:
+    """The code of a function, also of one that is wrapped, bound to arguments, or an object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__code__") and not inspect.isclass(function):
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
+
+
+def _short(path: str) -> str:
+    if not os.path.isabs(path):
+        return path
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative

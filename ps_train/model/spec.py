@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,16 @@ class ModelSpec:
     predictions: Any = None
     metrics: Mapping[str, tuple[Any, Any]] | None = None
     training_hooks: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        """Notes the line of the call, for messages about what it was given."""
+        caller = sys._getframe(2)  # 1 is the dataclass's __init__
+        object.__setattr__(self, "_made_at", (caller.f_code.co_filename, caller.f_lineno))
+
+    @property
+    def made_at(self) -> tuple[str, int]:
+        """File and line where it was made."""
+        return self.__dict__["_made_at"]
 
     def validate(self, mode: str) -> "ModelSpec":
         """Returns self; raises ModelError, naming the field and the remedy, if `mode` cannot run with it."""

@@ -1,5 +1,6 @@
 """The user's model: finding, importing, checking and calling it, and what each mistake says."""
 
+import functools
 import re
 import sys
 from types import SimpleNamespace
@@ -284,8 +285,8 @@ def test_a_keras_2_layer_is_answered_with_the_remedy():
         raise AttributeError("`dense` is not available with Keras 3.")
 
     assert error_of(model_lib.call_model_fn, make_model(model_fn), None, None, "train", {}).endswith(
-        "uses dense, a TensorFlow 1 layer that Keras 3 lacks. Install tf_keras "
-        '(pip install "ps_train[legacy-layers]") and set TF_USE_LEGACY_KERAS=1 in the environment of every task.'
+        "uses dense, a TensorFlow 1 layer that Keras 3 lacks. Run pip install tf_keras, and set "
+        "TF_USE_LEGACY_KERAS=1 in the environment of every task."
     )
 
 
@@ -370,8 +371,60 @@ def test_a_bad_result_says_what_is_wrong_and_what_is_expected(result, text):
     message = error_of(
         model_lib.call_model_fn, make_model(lambda features, labels: result), None, None, "train", {}
     )
-    assert re.match(r"model_fn in .*test_model\.py: ", message)
+    assert re.match(r"model_fn in .*test_model\.py:\d+: ", message)
     assert text in message
+
+
+def test_a_bad_spec_is_told_with_the_line_that_made_it():
+    def model_fn(features, labels):
+        return ModelSpec(
+            loss=FakeTensor(),
+        )
+
+    line = model_fn.__code__.co_firstlineno + 1
+    message = error_of(model_lib.call_model_fn, make_model(model_fn), None, None, "train", {})
+    assert f"test_model.py:{line}: ModelSpec has neither optimizer nor train_op" in message
+    spec, same = ModelSpec(loss=1), ModelSpec(loss=1)
+    assert spec == same and "made_at" not in repr(spec)
+
+
+def test_a_bad_result_is_told_with_the_line_of_model_fn():
+    def model_fn(features, labels):
+        return {"loss": 1}
+
+    class Callable:
+        def __call__(self, features, labels): ...
+
+    def wrapped(*args):
+        return model_fn(*args)
+
+    line = model_fn.__code__.co_firstlineno
+    for function in (model_fn, functools.partial(model_fn), functools.wraps(model_fn)(wrapped)):
+        message = error_of(model_lib.call_model_fn, make_model(function), None, None, "train", {})
+        assert f"test_model.py:{line}: it returned a dict" in message
+    line = Callable.__call__.__code__.co_firstlineno
+    message = error_of(model_lib.call_model_fn, make_model(Callable()), None, None, "train", {})
+    assert f"test_model.py:{line}: it returned None" in message
+    message = error_of(model_lib.call_model_fn, make_model(dict), None, None, "train", {})
+    assert "test_model.py raised TypeError" in message
+
+
+def test_an_error_of_ours_in_model_fn_is_told_with_the_users_line():
+    def model_fn(features, labels):
+        raise ModelError("The optimizer is bad.")
+
+    line = model_fn.__code__.co_firstlineno + 1
+    message = error_of(model_lib.call_model_fn, make_model(model_fn), None, None, "train", {})
+    assert re.fullmatch(rf"model_fn in .*test_model.py:{line}: The optimizer is bad\.", message)
+
+
+def test_the_elements_of_the_dataset_are_told_with_the_line_of_input_fn():
+    def input_fn(context):
+        return SimpleNamespace(element_spec=(1, 2, 3))
+
+    message = error_of(model_lib.call_input_fn, make_model(input_fn=input_fn), InputContext())
+    line = input_fn.__code__.co_firstlineno
+    assert re.match(rf"The dataset of input_fn in .*test_model.py:{line} has elements of 3 parts;", message)
 
 
 def test_an_estimator_spec_is_converted():
