@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ps_train.errors import UsageError
+from ps_train.wording import did_you_mean
 
 UPDATES = ("async", "sync")
 LOSS_POLICIES = ("fail", "continue")
@@ -41,11 +42,70 @@ class Params(dict[str, ParamValue]):
 
     def __hash__(self) -> int:  # type: ignore[override]
         """Equal params have equal hashes, whatever their order."""
-        return hash(frozenset(self.items()))
+        return hash(frozenset(dict.items(self)))
 
     def __reduce__(self) -> tuple[type[Params], tuple[dict[str, ParamValue]]]:
         """Pickles and copies by value; dict's own way would set the items one by one."""
         return (Params, (dict(self),))
+
+
+def _noting_all(name: str) -> Any:
+    def method(self: WatchedParams, *args: Any) -> Any:
+        self._asked.update(dict.keys(self))
+        return getattr(Params, name)(self, *args)
+
+    return method
+
+
+class WatchedParams(Params):
+    """Params that note which keys they are asked for; all of them, once they are iterated, copied or passed on whole.
+
+    >>> params = WatchedParams(units=3, lerning_rate=0.5)
+    >>> params["units"], params.get("learning_rate", 0.1)
+    (3, 0.1)
+    >>> params.unread()
+    ["--model_params has 'lerning_rate', which the model does not read. Did you mean learning_rate?"]
+    >>> _ = dict(params)
+    >>> params.unread()
+    []
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._asked: set[Any] = set()
+
+    def unread(self) -> list[str]:
+        """A line for each key that nobody has asked for, with the guess of one that somebody has."""
+        given = set(dict.keys(self))
+        wanted = sorted(key for key in self._asked - given if isinstance(key, str))
+        return [
+            f"--model_params has {key!r}, which the model does not read. "
+            + (did_you_mean(key, wanted).strip() or "Leave it out.")
+            for key in dict.keys(self)
+            if key not in self._asked
+        ]
+
+    def __getitem__(self, key: str) -> ParamValue:
+        self._asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As a dict's."""
+        self._asked.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._asked.add(key)
+        return super().__contains__(key)
+
+    keys, values, items, copy = (
+        _noting_all("keys"),
+        _noting_all("values"),
+        _noting_all("items"),
+        _noting_all("copy"),
+    )
+    __iter__, __reversed__ = _noting_all("__iter__"), _noting_all("__reversed__")
+    __or__, __ror__, __reduce__ = _noting_all("__or__"), _noting_all("__ror__"), _noting_all("__reduce__")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from ps_train import placement
 from ps_train.compat import tf, tf1
+from ps_train.config import WatchedParams
 from ps_train.errors import ModelError
 from ps_train.inputs import build_input, count_examples
+from ps_train.logs import log
 from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, worker_seed
 from ps_train.model.spec import describe
 from ps_train.updates import SYNC_OPTIMIZERS, rules
@@ -84,11 +86,13 @@ def build_train(context, config, model):
         tf1.set_random_seed(seed)
         with placement.scope(context):
             global_step = tf1.train.get_or_create_global_step()
-            where = InputContext(
-                ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, config.model_params
-            )
+            params = WatchedParams(config.model_params)
+            where = InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, params)
             _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
-            spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, config.model_params)
+            spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
+            if context.is_chief:  # one for the job
+                for line in params.unread():
+                    log.warning("%s", line)
             _collect_keras_updates(graph)
             with blaming_result(model, spec):
                 train_op = _build_train_op(spec, context, global_step)

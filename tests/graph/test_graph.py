@@ -5,10 +5,10 @@ import contextlib
 import numpy as np
 import pytest
 
-from ps_train import graph, inputs, task_context
+from ps_train import graph, inputs, logs, task_context
 from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
-from ps_train.config import TrainConfig
+from ps_train.config import Params, TrainConfig
 from ps_train.errors import ModelError
 from ps_train.model import load_model
 
@@ -28,7 +28,7 @@ def input_fn(context):
     {input_fn}
     return data.repeat().batch(context.batch_size)
 
-def model_fn(features, labels):
+def model_fn(features, labels, params):
     optimizer = tf1.train.AdamOptimizer(0.1)
     {model_fn}
     return ps_train.ModelSpec(loss=loss, optimizer=optimizer)
@@ -42,12 +42,14 @@ def build(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(task_context, "_current", [])
 
-    def build_train(model_fn=GOOD, input_fn="", update="async"):
+    def build_train(model_fn=GOOD, input_fn="", update="async", params=None, task="worker:0"):
         (tmp_path / "mine.py").write_text(MODEL.format(input_fn=input_fn, model_fn=model_fn))
-        cluster = Cluster.from_hosts(ps="localhost:1", worker="localhost:2")
-        context = task_context.TaskContext(TaskId("worker", 0), cluster, update)
+        cluster = Cluster.from_hosts(ps="localhost:1", worker="localhost:2,localhost:3")
+        context = task_context.TaskContext(TaskId.from_string(task), cluster, update)
         task_context.set_current(context)
-        return graph.build_train(context, TrainConfig(update=update), load_model("mine.py"))
+        return graph.build_train(
+            context, TrainConfig(update=update, model_params=Params(params or {})), load_model("mine.py")
+        )
 
     return build_train
 
@@ -130,6 +132,14 @@ def test_the_inputs_op_leads_to_the_line_of_the_dataset(build):
     get_next = next(op for op in ops.graph.get_operations() if op.type == "IteratorGetNext")
     frames = [(frame.filename.rpartition("/")[2], frame.lineno) for frame in get_next._original_op.traceback]
     assert ("mine.py", 11) in frames
+
+
+def test_a_param_that_the_model_does_not_read_is_warned_of_by_the_chief(build, caplog, monkeypatch):
+    monkeypatch.setattr(logs.log, "propagate", True)
+    model_fn, input_fn = f"{GOOD} * params.get('rate', 1)", "context.params['batches']"
+    for task in ("worker:0", "worker:1"):
+        build(model_fn, input_fn, params={"batches": 1, "rat": 2}, task=task)
+    assert caplog.messages == ["--model_params has 'rat', which the model does not read. Did you mean rate?"]
 
 
 def counts(dataset, model=tf.nest.flatten):

@@ -5,12 +5,13 @@ import dataclasses
 import json
 import os
 import pickle
+import types
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps_train.config import Params, TrainConfig, format_model_params, parse_model_params
+from ps_train.config import Params, TrainConfig, WatchedParams, format_model_params, parse_model_params
 from ps_train.errors import UsageError
 
 FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
@@ -149,6 +150,46 @@ def test_params_cannot_be_changed(change):
     with pytest.raises(TypeError, match="model_params cannot be changed"):
         change(params)
     assert params == {"a": 1}
+
+
+def unread(use):
+    params = WatchedParams(units=1, rate=2)
+    use(params)
+    return [line.split("'")[1] for line in params.unread()]
+
+
+def test_params_that_nobody_reads():
+    assert unread(lambda params: None) == ["units", "rate"]
+    assert unread(lambda params: params["units"]) == ["rate"]
+    assert unread(lambda params: params.get("units") or "rate" in params) == ["rate"]
+    assert unread(lambda params: (params.get("units"), params.get("rate"))) == []
+    for look in (len, bool, repr, hash, lambda params: params == {}):
+        assert unread(look) == ["units", "rate"], look
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        dict, list, copy.copy, copy.deepcopy, pickle.dumps, json.dumps,
+        lambda params: {**params},
+        lambda params: types.SimpleNamespace(**params),
+        lambda params: {} | params,
+        lambda params: params | {},
+        lambda params: {}.update(params),
+        lambda params: params.items(),
+    ],
+)  # fmt: skip
+def test_params_that_are_passed_on_whole_count_as_read(use):
+    assert unread(use) == []
+
+
+def test_a_param_that_nobody_reads_is_told_with_the_one_that_was_meant():
+    params = WatchedParams(lerning_rate=1, other=2)
+    assert params.get("learning_rate", 0.1) == 0.1
+    assert params.unread() == [
+        "--model_params has 'lerning_rate', which the model does not read. Did you mean learning_rate?",
+        "--model_params has 'other', which the model does not read. Leave it out.",
+    ]
 
 
 @settings(max_examples=FUZZ_EXAMPLES, deadline=None)
