@@ -74,6 +74,9 @@ def pick_command(words: Sequence[str]) -> str:
     if not words:
         return "train"
     command, *more = words
+    file = next((word for word in words if word.endswith(".py")), None)
+    if file:
+        raise UsageError(f"{file!r} stands by itself. To use the model in that file, write --model={file}.")
     known = ", ".join(commands.COMMANDS)
     if command.lower() in ("true", "false"):
         raise UsageError(
