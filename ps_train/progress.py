@@ -2,6 +2,7 @@
 
     screen = Screen()
     screen.show(Snapshot(step=412, target=1000, ...))     # as often as you like
+    screen.complain("worker:1 is lost", goes_on=True)     # above the picture, which is drawn anew
     screen.say("Trained 1000 steps.")                     # below the last picture, which stays
 
 No thread draws: the tasks are forked from this process while it is on the screen already.
@@ -10,8 +11,10 @@ No thread draws: the tasks are forked from this process while it is on the scree
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 if TYPE_CHECKING:
     from rich.console import ConsoleRenderable
     from rich.live import Live
+    from rich.text import Text
 
 REDRAW_SECS = 0.2
 LINE_SECS = 5.0
 CHANGE_SECS = 1.0
 RATE_WINDOW_SECS = 3.0
+LINE_WIDTH = 79
+NO_TARGET = "(no target: Ctrl-C ends and saves)"
 
 
 class Row(NamedTuple):
@@ -37,7 +43,10 @@ class Row(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The cluster at a moment: `message` where there are no steps yet; `rate` is global steps per second."""
+    """The cluster at a moment: `message` where there are no steps yet; `rate` is global steps per second.
+
+    `is_ended`: no worker runs any more.
+    """
 
     rows: tuple[Row, ...] = ()
     step: int | None = None
@@ -45,6 +54,12 @@ class Snapshot(NamedTuple):
     rate: float | None = None
     loss: float | None = None
     message: str = ""
+    is_ended: bool = False
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it trains without a target."""
+        return self.step is not None and self.target is None and not self.is_ended
 
     @property
     def eta_secs(self) -> float | None:
@@ -64,6 +79,15 @@ class Snapshot(NamedTuple):
         if self.eta_secs is not None:
             found.append(f"{_duration(self.eta_secs)} left")
         return found
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Rate:
@@ -97,6 +121,9 @@ class Display(Protocol):
     def close(self) -> None:
         """Ends the picture, which stays; a later `show` begins another."""
 
+    def erase(self) -> None:
+        """Takes the picture away; a later `show` draws it again."""
+
 
 class Screen:
     """Standard output and error of the launcher. A reader that has gone, such as `head`, does not end the job."""
@@ -116,9 +143,13 @@ class Screen:
         with _lasting(sys.stdout):
             print(text, flush=True)
 
-    def complain(self, text: str) -> None:
-        """Prints to stderr, each line led by the program's name."""
-        self.close()
+    def complain(self, text: str, goes_on: bool = False) -> None:
+        """Prints to stderr, each line led by the program's name; `goes_on`: the progress will be shown below it."""
+        if goes_on and self._display is not None:
+            with _lasting(sys.stdout):
+                self._display.erase()
+        else:
+            self.close()
         with _lasting(sys.stderr):
             for line in text.splitlines():
                 print(f"ps_train: {line}", file=sys.stderr, flush=True)
@@ -145,24 +176,40 @@ def make_display(stream: TextIO) -> Display:
     return PlainDisplay(stream)
 
 
-def as_line(snapshot: Snapshot) -> str:
-    """A snapshot on one line.
+def as_text(snapshot: Snapshot, has_head: bool = True, has_states: bool = True) -> str:
+    """A snapshot on one line, or with the tasks' states below it if it would be too long.
 
-    >>> rows = (Row("ps:0", "serving"), Row("worker:0", "training", 52, 98.0), Row("worker:1", "starting"))
-    >>> as_line(Snapshot(rows, step=60, target=200, rate=100.0, loss=0.25))
-    'step 60/200, 100.0 steps/s, loss 0.25, 0:01 left; ps:0 serving, worker:0 training, worker:1 starting'
+    >>> rows = (Row("ps:0", "serving"), Row("worker:0", "training", 52, 98.0), Row("worker:1", "training"))
+    >>> print(as_text(Snapshot(rows, step=60, target=200, loss=0.25)))
+    step 60/200, loss 0.25; ps:0 serving, worker:0-1 training
     """
-    return "; ".join(part for part in (_head(snapshot), _states(snapshot)) if part)
+    head = _head(snapshot) if has_head else ""
+    states = _states(snapshot) if has_states else ""
+    line = "; ".join(part for part in (head, states) if part)
+    if has_head and (len(line) <= LINE_WIDTH or not states):
+        return line
+    wrapped = textwrap.wrap(
+        states, LINE_WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    return "\n".join([*([head] if has_head else []), *wrapped])
 
 
 def _head(snapshot: Snapshot) -> str:
     if snapshot.step is None:
         return snapshot.message
-    return ", ".join([f"step {_of_target(snapshot)}", *snapshot.figures])
+    head = ", ".join([f"step {_of_target(snapshot)}", *snapshot.figures])
+    return f"{head} {NO_TARGET}" if snapshot.is_endless else head
 
 
 def _states(snapshot: Snapshot) -> str:
-    return ", ".join(f"{row.name} {row.state}" for row in snapshot.rows)
+    """Each task's state; neighbours in the same one are named together."""
+    found = []
+    for (job, state), rows in itertools.groupby(
+        snapshot.rows, lambda row: (row.name.partition(":")[0], row.state)
+    ):
+        indices = [row.name.partition(":")[2] for row in rows]
+        found.append(f"{job}:{'-'.join(dict.fromkeys([indices[0], indices[-1]]))} {state}")
+    return ", ".join(found)
 
 
 def _of_target(snapshot: Snapshot) -> str:
@@ -176,25 +223,35 @@ def _duration(secs: float) -> str:
 
 
 class PlainDisplay:
-    """A line every five seconds, and when a task's state changes; never more than one a second."""
+    """A line every five seconds, and when a task's state changes; never more than one a second.
+
+    What is the same as in the last one is left out.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic):
         self._stream, self._clock = stream, clock
-        self._last_at, self._last_states, self._last_line = float("-inf"), "", ""
+        self._last_at = float("-inf")
+        self._last_head = self._last_states = self._last_message = ""
 
     def show(self, snapshot: Snapshot, is_urgent: bool = False) -> None:
         """Writes a line if one is due."""
-        now, states = self._clock(), f"{snapshot.message} {_states(snapshot)}"
-        pause = LINE_SECS if states == self._last_states else CHANGE_SECS
-        line = as_line(snapshot)
-        if line == self._last_line or now - self._last_at < pause and not is_urgent:
+        now, head, states = self._clock(), _head(snapshot), _states(snapshot)
+        has_changed = (snapshot.message, states) != (self._last_message, self._last_states)
+        pause = CHANGE_SECS if has_changed else LINE_SECS
+        if (head, states) == (self._last_head, self._last_states):
             return
-        self._last_at, self._last_states, self._last_line = now, states, line
-        self._stream.write(line + "\n")
+        if now - self._last_at < pause and not is_urgent:
+            return
+        self._stream.write(as_text(snapshot, head != self._last_head, states != self._last_states) + "\n")
         self._stream.flush()
+        self._last_at, self._last_head = now, head
+        self._last_message, self._last_states = snapshot.message, states
 
     def close(self) -> None:
         """Lines need no end."""
+
+    def erase(self) -> None:
+        """Lines stay."""
 
 
 class LiveDisplay:
@@ -204,6 +261,7 @@ class LiveDisplay:
         from rich.console import Console
 
         self._clock, self._last_at = clock, float("-inf")
+        self._message, self._message_since = "", 0.0
         self._console = Console(file=stream)
         self._live: Live | None = None
 
@@ -216,7 +274,9 @@ class LiveDisplay:
         if self._live is None:
             self._live = self._make_live()
             self._live.start()
-        self._live.update(draw(snapshot, self._console.width), refresh=True)
+        is_ascii = not self._console.encoding.startswith("utf")
+        picture = draw(snapshot, self._console.width, self._message_secs(snapshot, now), is_ascii)
+        self._live.update(picture, refresh=True)
 
     def close(self) -> None:
         """Gives the cursor back below the last picture."""
@@ -224,36 +284,69 @@ class LiveDisplay:
             self._live.stop()
             self._live = None
 
+    def erase(self) -> None:
+        """Gives the cursor back where the picture was."""
+        if self._live is not None:
+            self._live.transient = True
+        self.close()
+
+    def _message_secs(self, snapshot: Snapshot, now: float) -> float:
+        """Since when the message has been the same."""
+        if snapshot.message != self._message:
+            self._message, self._message_since = snapshot.message, now
+        return now - self._message_since
+
     def _make_live(self) -> Live:
         from rich.live import Live
 
         return Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
 
-def draw(snapshot: Snapshot, width: int) -> ConsoleRenderable:
-    """What rich prints for a snapshot, in `width` columns."""
+def draw(
+    snapshot: Snapshot, width: int, message_secs: float = 0.0, is_ascii: bool = False
+) -> ConsoleRenderable:
+    """What rich prints for a snapshot, in `width` columns.
+
+    Args:
+      snapshot: what to draw.
+      width: columns of the terminal.
+      message_secs: how long its message has been true.
+      is_ascii: the terminal has no other characters.
+    """
     from rich.console import Group
-
-    head = _draw_head(snapshot, width)
-    return Group(head, _draw_rows(snapshot.rows)) if snapshot.rows else head
-
-
-def _draw_head(snapshot: Snapshot, width: int) -> ConsoleRenderable:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
     if snapshot.step is None:
-        return Text(snapshot.message, style="cyan")
-    label, figures = f"step {_of_target(snapshot)}", "  ".join(snapshot.figures)
-    is_endless = snapshot.target is None
-    bar = ProgressBar(
-        total=snapshot.target, completed=min(snapshot.step, snapshot.target or 0), pulse=is_endless,
-        width=max(10, min(40, width - len(label) - len(figures) - 4)),
-    )  # fmt: skip
+        secs = f"  {_duration(message_secs)}" if message_secs >= 1 else ""
+        head: ConsoleRenderable = Text(snapshot.message + secs, style="cyan")
+    else:
+        head = _draw_head(snapshot, width, is_ascii)
+    return Group(head, _draw_rows(snapshot.rows)) if snapshot.rows else head
+
+
+def _draw_head(snapshot: Snapshot, width: int, is_ascii: bool) -> ConsoleRenderable:
+    from rich.table import Table
+    from rich.text import Text
+
+    label = f"step {_of_target(snapshot)}"
+    figures = "  ".join([*snapshot.figures, *([NO_TARGET] if snapshot.is_endless else [])])
     head = Table.grid(padding=(0, 2, 0, 0))
-    head.add_row(Text(label, style="bold"), bar, Text(figures, no_wrap=True, overflow="ellipsis"))
+    cells = [Text(label, style="bold"), Text(figures, no_wrap=True, overflow="ellipsis")]
+    if snapshot.target is not None:
+        cells.insert(
+            1, _draw_bar(snapshot, max(10, min(40, width - len(label) - len(figures) - 4)), is_ascii)
+        )
+    head.add_row(*cells)
     return head
+
+
+def _draw_bar(snapshot: Snapshot, width: int, is_ascii: bool) -> Text:
+    """Told apart by the characters, too, as there are terminals without colours."""
+    from rich.text import Text
+
+    full, empty = ("#", ".") if is_ascii else ("█", "░")
+    count = min(width, width * (snapshot.step or 0) // (snapshot.target or 1))
+    return Text.assemble((full * count, "green"), (empty * (width - count), "dim"), no_wrap=True)
 
 
 def _draw_rows(rows: Sequence[Row]) -> ConsoleRenderable:
@@ -264,7 +357,7 @@ def _draw_rows(rows: Sequence[Row]) -> ConsoleRenderable:
     for width in (10, 8, 12, 14):  # so that the columns stay where they are
         table.add_column(min_width=width, no_wrap=True)
     for row in rows:
-        steps = "" if row.local_steps is None else f"{row.local_steps} steps"
+        steps = "" if row.local_steps is None else counted(row.local_steps, "step")
         rate = "" if row.rate is None else f"{row.rate:.1f} steps/s"
         table.add_row(
             Text(f"  {row.name}"), Text(row.state, style=_style(row.state)), Text(steps, justify="right"),
@@ -276,4 +369,4 @@ def _draw_rows(rows: Sequence[Row]) -> ConsoleRenderable:
 def _style(state: str) -> str:
     if state in ("training", "serving"):
         return "green"
-    return "red" if state.startswith(("status", "failed")) else "dim"
+    return "red" if state.startswith(("status", "failed", "ended by")) else "dim"
