@@ -4,15 +4,17 @@
 
 1. Directories are made, loopback ports reserved; TensorFlow is imported once, and every task forked from there
    (`process`), the evaluation, too: it waits for its turn, as nothing can be forked later, when gRPC's threads run here.
-2. Twice a second the board of ps:0 says how far the workers are.
-3. The end is the first of
-   - every task has ended with 0: the held-out data is evaluated, and what to do next is printed;
-   - a task has failed: it is the headline, and its status the launcher's; the others are ended;
+2. Twice a second the boards say how far the tasks are.
+3. A worker that a signal has ended, not the chief, is lost: an async job, one with enough backup workers, or with
+   `--on_worker_loss=continue` goes on without it. The boards are told, as it cannot do that itself any more.
+4. The end is the first of
+   - every task that is not lost has ended with 0: the held-out data is evaluated, and what to do next is printed;
+   - another task has failed: it is the headline, and its status the launcher's; the others are ended;
    - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them, if it comes more
      than half a second after the first.
    To end the others: the workers get the signal first (SIGTERM for a SIGHUP, which tasks do not handle), so that the
    chief can save, and then the ps tasks a SIGTERM. What still runs `shutdown_timeout_secs` later is killed.
-4. If this process is killed itself, the workers get a SIGTERM from the system and end in order, and the ps tasks a few
+5. If this process is killed itself, the workers get a SIGTERM from the system and end in order, and the ps tasks a few
    seconds later.
 """
 
@@ -29,11 +31,19 @@ from typing import NamedTuple
 from ps_train import checkpoints, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError, blamed
+from ps_train.errors import (
+    EXIT_DONE,
+    EXIT_PERMANENT,
+    EXIT_SIGINT,
+    EXIT_SIGTERM,
+    REPEAT_SECS,
+    UsageError,
+    blamed,
+)
 from ps_train.follower import Follower
 from ps_train.local_config import fill_in, log_path, make_directories, report_path
 from ps_train.process import SignalInbox, TaskProcess
-from ps_train.progress import Screen, Snapshot
+from ps_train.progress import Screen, Snapshot, counted
 from ps_train.reports import Report
 from ps_train.summary import Summary
 
@@ -41,6 +51,9 @@ EVALUATOR = TaskId("evaluator", 0)
 TICK_SECS = 0.1
 BLAME_SECS = 5.0
 PS_LINGER_SECS = 5.0
+EVALUATING = "evaluating on held-out data"
+IMPORTING = "importing TensorFlow, which takes some seconds"
+TOO_EARLY = "Stopped by {} before the training began."
 
 
 class Roles(NamedTuple):
@@ -71,12 +84,12 @@ def run_local(config: TrainConfig, num_ps: int, num_workers: int, roles: Roles) 
     Raises:
       UsageError: a directory cannot be made, a file not be written, a process not be started.
     """
-    asked, config = config, fill_in(config)
-    make_directories(config)
-    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # several tasks share this host's GPUs
     screen = Screen()
     local = None
     try:
+        asked, config = config, fill_in(config)
+        make_directories(config)
+        os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # several tasks share this host's GPUs
         with net.reserve_ports(num_ps + num_workers) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
             cluster = Cluster.from_hosts(ps=addresses[:num_ps], worker=addresses[num_ps:])
@@ -85,7 +98,7 @@ def run_local(config: TrainConfig, num_ps: int, num_workers: int, roles: Roles) 
             local.start()
             return local.run()
     except KeyboardInterrupt:
-        screen.complain("Stopped by SIGINT before the training began.")
+        screen.complain(TOO_EARLY.format("SIGINT"))
         return EXIT_SIGINT
     finally:
         if local is not None:
@@ -94,16 +107,21 @@ def run_local(config: TrainConfig, num_ps: int, num_workers: int, roles: Roles) 
 
 
 class Failure(NamedTuple):
-    """The task that failed first."""
+    """The task that failed first; `log` is its path and what is worth to be known about it."""
 
     name: str
     status: int
     reason: str
-    log_path: str
+    log: str
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the same again would fail again."""
+        return self.status < 128
 
     def __str__(self) -> str:
         """The headline."""
-        return f"{self.name} failed (status {self.status}): {self.reason}\nIts log: {self.log_path}"
+        return f"{self.name} failed (status {self.status}): {self.reason}\nIts log: {self.log}"
 
 
 class LocalCluster:
@@ -116,6 +134,7 @@ class LocalCluster:
         self._tasks: dict[TaskId, TaskProcess] = {}
         self._evaluation: TaskProcess | None = None
         self._ended: list[TaskId] = []  # in order
+        self._lost: dict[TaskId, str] = {}  # with the reason
         self._signal: int | None = None
         self._failure: Failure | None = None
         self._asked_at: float | None = None  # for the end of all tasks
@@ -129,8 +148,9 @@ class LocalCluster:
     def start(self) -> None:
         """Starts every task, or none if the target has been reached before; the evaluation is held."""
         if process.can_fork() and (self._config.evaluate or not self._finished):
-            self._screen.show(Snapshot(message="importing TensorFlow"), is_urgent=True)
-            self._roles.prepare()
+            with process.leaving_at_signals(lambda name: self._screen.complain(TOO_EARLY.format(name))):
+                self._screen.show(Snapshot(message=IMPORTING), is_urgent=True)
+                self._roles.prepare()
         for task in self._cluster.tasks:
             if self._finished:
                 self._report_finished(task, self._finished)
@@ -190,20 +210,31 @@ class LocalCluster:
             if self._tasks:
                 self._show(is_urgent=True)
             if self._signal is not None:
-                self._screen.complain(f"Stopped by {signal.Signals(self._signal).name}.")
+                self._screen.complain(f"Stopped by {process.signal_name(self._signal)}.")
                 self._screen.complain(self._summary.saved())
                 return 128 + self._signal
             if self._failure is not None:
-                self._screen.complain(self._summary.saved())
+                self._screen.complain(self._summary.saved(can_go_on=not self._failure.is_permanent))
                 return self._failure.status
             if self._finished:
                 self._screen.say(self._summary.nothing_left(self._finished))
             else:
-                self._screen.say(self._summary.trained(self._follower.report(self._cluster.chief_task)))
+                self._say_trained()
             status = self._evaluate(inbox) if self._evaluation else EXIT_DONE
             if status == EXIT_DONE:
                 self._screen.say("\n" + self._summary.what_next())
             return status
+
+    def _say_trained(self) -> None:
+        self._screen.say(self._summary.trained(self._follower.report(self._cluster.chief_task)))
+        for task, reason in self._lost.items():
+            steps = self._follower.local_steps(task)
+            when = (
+                "before its first step"
+                if steps is None
+                else f"after about {counted(steps, 'step')} of its own"
+            )
+            self._screen.say(f"{task} was lost {when}: {reason}. Its log: {self._tasks[task].log_path}")
 
     def kill(self) -> None:
         """Ends whatever still runs, at once."""
@@ -213,7 +244,10 @@ class LocalCluster:
     def _tick(self, inbox: SignalInbox) -> None:
         for number in inbox.wait(TICK_SECS):
             self._on_signal(number, time.monotonic())
-        self._ended += [t for t, p in self._tasks.items() if t not in self._ended and p.poll() is not None]
+        for task, running in self._tasks.items():
+            if task not in self._ended and running.poll() is not None:
+                self._ended.append(task)
+                self._note_if_lost(task)
         self._steer(time.monotonic())
         if self._cluster.ps_tasks[0] not in self._ended:
             self._follower.look(time.monotonic())
@@ -240,8 +274,31 @@ class LocalCluster:
     def _fail(self, failure: Failure, now: float) -> None:
         self._failure = failure
         self._show(is_urgent=True)
-        self._screen.complain(str(failure))
+        self._screen.complain(str(failure), goes_on=True)
         self._end(signal.SIGTERM, now)
+
+    def _note_if_lost(self, task: TaskId) -> None:
+        """A task that has ended: the job goes on if it can do without it."""
+        if self._asked_at is not None or not self._is_dispensable(task):
+            return
+        status = self._tasks[task].status or EXIT_PERMANENT
+        self._lost[task] = reason = self._reason(task)
+        self._follower.note_lost(task, status, reason)
+        self._screen.complain(f"{task} is lost: {reason}. The job goes on without it.", goes_on=True)
+
+    def _is_dispensable(self, task: TaskId) -> bool:
+        """Whether the job goes on without a task that has ended; as the tasks themselves decide it on real hosts."""
+        running, config = self._tasks[task], self._config
+        is_stopped = running.status in (EXIT_SIGINT, EXIT_SIGTERM)
+        if task.job == "ps" or self._cluster.is_chief(task) or running.ended_by is None and not is_stopped:
+            return False
+        if config.update == "async" or config.on_worker_loss == "continue":
+            return True
+        workers = self._cluster.training_tasks
+        num_left = sum(self._tasks[worker].status == EXIT_DONE for worker in workers)
+        num_present = len(workers) - num_left
+        num_needed = min(config.replicas_to_aggregate or len(workers), num_present)
+        return num_present - len(self._lost) - 1 >= num_needed
 
     def _steer(self, now: float) -> None:
         """Decides, after each look, whether something is to be ended."""
@@ -273,7 +330,9 @@ class LocalCluster:
 
     def _find_failure(self, now: float) -> Failure | None:
         """The task to blame, once that is known: one that ended because of another's failure only points to it."""
-        failed = [task for task in self._ended if self._tasks[task].status != EXIT_DONE]
+        failed = [
+            task for task in self._ended if self._tasks[task].status != EXIT_DONE and task not in self._lost
+        ]
         if not failed:
             return None
         if self._suspected_at is None:
@@ -286,9 +345,8 @@ class LocalCluster:
                 return None  # it is about to end
             suspect = named if self._tasks[named].status else suspect
         running = self._tasks[suspect]
-        return Failure(
-            running.name, running.status or EXIT_PERMANENT, self._reason(suspect), running.log_path
-        )
+        status = running.status or EXIT_PERMANENT
+        return Failure(running.name, status, self._reason(suspect), self._about_log(running))
 
     def _reason(self, task: TaskId) -> str:
         running = self._tasks[task]
@@ -298,36 +356,38 @@ class LocalCluster:
         if running.ended_by == signal.SIGKILL:
             return "ended by SIGKILL, which may be the system's, for want of memory"
         if running.ended_by is not None:
-            return f"ended by {_signal_name(running.ended_by)}"
+            return f"ended by {process.signal_name(running.ended_by)}"
         return running.last_line() or "no output"
+
+    def _about_log(self, running: TaskProcess) -> str:
+        if running.has_traceback():
+            return f"{running.log_path}, with a traceback"
+        could_tell_more = running.status == EXIT_PERMANENT and not running.name.startswith("ps:")
+        if could_tell_more and not self._config.debug:
+            return f"{running.log_path}; --debug adds the traceback"
+        return running.log_path
 
     def _evaluate(self, inbox: SignalInbox) -> int:
         evaluation = self._evaluation
         assert evaluation is not None
-        self._screen.show(Snapshot(message="evaluating on held-out data"), is_urgent=True)
+        self._screen.show(Snapshot(message=EVALUATING), is_urgent=True)
         with _starting(EVALUATOR, evaluation.log_path):
             evaluation.release()
         while evaluation.poll() is None:
+            self._screen.show(Snapshot(message=EVALUATING))
             for number in inbox.wait(TICK_SECS):
                 evaluation.kill()
-                self._screen.complain(f"Evaluation stopped by {signal.Signals(number).name}.")
+                self._screen.complain(f"Evaluation stopped by {process.signal_name(number)}.")
                 self._screen.complain(self._summary.saved())
                 return 128 + number
         report = self._follower.report(EVALUATOR)
         if evaluation.status != EXIT_DONE:
             status = evaluation.status or EXIT_PERMANENT
             reason = report.get("reason") or evaluation.last_line()
-            self._screen.complain(str(Failure("The evaluation", status, reason, evaluation.log_path)))
+            self._screen.complain(str(Failure("The evaluation", status, reason, self._about_log(evaluation))))
             return status
         self._screen.say(self._summary.evaluated(report))
         return EXIT_DONE
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from ps_train.errors import EXIT_PERMANENT, EXIT_SIGINT, EXIT_SIGTERM, PsTrainError
@@ -97,11 +97,18 @@ class TaskProcess:
 
     def last_line(self) -> str:
         """The last line that it wrote to its log, or ""."""
+        return next((line.strip() for line in reversed(self._log_lines()) if line.strip()), "")
+
+    def has_traceback(self) -> bool:
+        """Whether there is one at the end of its log."""
+        return any(line.startswith("Traceback (most recent call last)") for line in self._log_lines(65536))
+
+    def _log_lines(self, max_bytes: int = 8192) -> list[str]:
+        """The end of what it wrote to its log."""
         with contextlib.suppress(OSError), open(self.log_path, "rb") as file:
-            file.seek(max(self._log_start, os.path.getsize(self.log_path) - 8192))
-            lines = file.read().decode(errors="replace").split("\n")
-            return next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return ""
+            file.seek(max(self._log_start, os.path.getsize(self.log_path) - max_bytes))
+            return file.read().decode(errors="replace").split("\n")
+        return []
 
     def _reap(self) -> int | None:
         raise NotImplementedError
@@ -265,6 +272,42 @@ def _watch_parent(parent: int, linger_secs: float) -> None:
         time.sleep(_PARENT_POLL_SECS)
     time.sleep(linger_secs)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def signal_name(number: int) -> str:
+    """As "SIGTERM"; a real-time signal has no name.
+
+    >>> signal_name(15), signal_name(40)
+    ('SIGTERM', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@contextlib.contextmanager
+def leaving_at_signals(say: Callable[[str], None]) -> Iterator[None]:
+    """Within the block, SIGINT, SIGTERM or SIGHUP ends this process at once, status 128 + its number, after `say(name)`.
+
+    For while modules are imported, some of which catch a KeyboardInterrupt. SIGHUP is left ignored if it is (nohup).
+    """
+
+    def leave(number: int, _: object) -> None:
+        try:
+            say(signal_name(number))
+        finally:
+            end(128 + number, runs_exit_handlers=False)
+
+    previous = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            previous[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class SignalInbox:

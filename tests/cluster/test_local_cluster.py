@@ -58,7 +58,8 @@ class Launcher:
         self.out_path, self.err_path = folder / "launcher.out", folder / "launcher.err"
         out = stdout if stdout is not None else open(self.out_path, "wb")
         full_env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        full_env |= {"CUDA_VISIBLE_DEVICES": "-1", "LAUNCHER_MARK": self.mark, **(env or {})}
+        path = os.pathsep.join([os.path.dirname(sys.executable), full_env["PATH"]])  # `python` is this one
+        full_env |= {"CUDA_VISIBLE_DEVICES": "-1", "LAUNCHER_MARK": self.mark, "PATH": path, **(env or {})}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ps_train", *args], cwd=folder, env=full_env, stdin=subprocess.DEVNULL,
             stdout=out, stderr=out if stdout is not None else open(self.err_path, "wb"), start_new_session=True,
@@ -105,7 +106,9 @@ class Launcher:
             time.sleep(0.05)
 
     def wait_for_training(self):
-        self.wait_for(lambda: re.search(r"step [1-9]\d*[/,].*worker:1 training", self.out), "step")
+        """Until both workers train and a step is made; a line tells the states only if they are new."""
+        self.wait_for(lambda: re.search(r"worker:0-1 training", self.out), "training")
+        self.wait_for(lambda: re.search(r"^step [1-9]", self.out, re.MULTILINE), "step")
 
     def tails(self):
         paths = [self.out_path, self.err_path, *sorted(self.folder.glob("**/logs/*.log"))]
@@ -142,13 +145,12 @@ def test_a_bare_run_shows_a_newcomer_the_whole_thing(tmp_path):
         assert launcher.err == ""
     assert float(re.search(r"^Held-out data: accuracy ([\d.]+)", out, re.MULTILINE)[1]) > 0.9
     assert re.search(r"^Trained to step 100[01] in [\d.]+ s, async, on 2 workers\.$", out, re.MULTILINE)
-    train_dir = folder / re.search(r"^Checkpoints: (ps_train_runs/digits-[\d-]+) ", out, re.MULTILINE)[1]
+    train_dir = folder / re.search(r"^Checkpoint: +(ps_train_runs/digits-[\d-]+)/model", out, re.MULTILINE)[1]
     assert steps_of(train_dir)[-1] in (1000, 1001)
     assert re.search(r"^Logs: +(.*)$", out, re.MULTILINE)[1] == str(train_dir.relative_to(folder) / "logs")
     hosts = "--ps_hosts=PS0:2222 --worker_hosts=WORKER0:2222,WORKER1:2222 --train_steps=1000"
-    for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
-        line = f"  python -m ps_train --job_name={job} --task_index={index} {hosts} --train_dir=TRAIN_DIR\n"
-        assert line in out
+    assert f"  python -m ps_train --job_name=ps --task_index=0 {hosts} --train_dir=TRAIN_DIR\n" in out
+    assert max(map(len, out[: out.index("Checkpoint:")].splitlines())) < 80
     for name in ("ps0", "worker0", "worker1"):
         report = json.loads((train_dir / "logs" / f"{name}.json").read_text())
         assert (report["outcome"], report["exit_status"]) == ("done", 0)
@@ -166,12 +168,14 @@ def test_sync_over_two_ps_with_a_report_and_the_same_again(tmp_path):
         "--train_dir=t",
         "--noevaluate",
     )
+    states = r"ps:0-1 serving, worker:0-1 (starting|training)"
     with Launcher(tmp_path, *args, "--report_file=r.json") as launcher:
         assert launcher.wait() == 0, launcher.tails()
     assert json.loads((tmp_path / "r.json").read_text())["is_chief"]
     assert json.loads((tmp_path / "r.worker1.json").read_text())["local_steps"] == 60
     assert json.loads((tmp_path / "r.ps1.json").read_text())["outcome"] == "done"
     assert "Held-out" not in launcher.out
+    assert re.search(states, launcher.out), launcher.out
     with Launcher(tmp_path, *args, "--report_file=r.json") as launcher:
         assert launcher.wait() == 0, launcher.tails()
     assert launcher.out.startswith(
@@ -243,24 +247,74 @@ def test_a_model_that_raises_is_one_headline(tmp_path):
         r"ps_train: worker:[01] failed \(status 1\): model_fn in broken\.py:4 raised KeyError: 'unitz'",
         headline,
     )
-    assert re.fullmatch(r"ps_train: Its log: t/logs/worker[01]\.log", log)
+    assert re.fullmatch(r"ps_train: Its log: t/logs/worker[01]\.log; --debug adds the traceback", log)
     assert end == "ps_train: No checkpoint was saved."
     assert "Traceback" not in launcher.out
 
 
-def test_a_killed_worker_is_the_headline_and_its_status_the_launchers(tmp_path, slow_model):
-    with Launcher(tmp_path, slow_model, "--train_dir=t") as launcher:
+def test_with_debug_the_traceback_is_in_the_log_that_is_named(tmp_path):
+    (tmp_path / "broken.py").write_text(RAISING_MODEL)
+    with Launcher(tmp_path, "--model=broken.py", "--train_dir=t", "--debug") as launcher:
+        assert launcher.wait() == 1, launcher.tails()
+        name = re.search(
+            r"^ps_train: Its log: (t/logs/worker[01]\.log), with a traceback$", launcher.err, re.M
+        )[1]
+    assert "units = params[" in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        (["--update=sync"], "worker1"),
+        ([], "worker0"),
+        ([], "ps0"),
+    ],
+)
+def test_a_killed_task_that_is_needed_is_the_headline_and_its_status_the_launchers(
+    tmp_path, slow_model, args, name
+):
+    with Launcher(tmp_path, slow_model, "--train_dir=t", "--save_checkpoint_steps=5", *args) as launcher:
         launcher.wait_for_training()
-        os.kill(worker_pid(launcher, "worker1"), signal.SIGKILL)
+        launcher.wait_for(lambda: steps_of(tmp_path / "t"), "checkpoint")
+        os.kill(pid_of(launcher, name), signal.SIGKILL)
         assert launcher.wait(20) == 137, launcher.tails()
-        assert launcher.err.startswith("ps_train: worker:1 failed (status 137): ended by SIGKILL"), (
-            launcher.err
-        )
+        headline = f"ps_train: {name[:-1]}:{name[-1]} failed (status 137): ended by SIGKILL"
+        assert launcher.err.startswith(headline), launcher.err
         assert "ps_train: Checkpoint: t/model.ckpt-" in launcher.err
+        assert "ps_train: To go on from there: python -m ps_train --model=slow.py" in launcher.err
         expect_no_task_left(launcher, secs=0)
 
 
-def worker_pid(launcher, name):
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--num_ps=2"],
+        ["--update=sync", "--replicas_to_aggregate=1"],
+        ["--update=sync", "--on_worker_loss=continue"],
+    ],
+)
+def test_a_job_goes_on_without_a_killed_worker(tmp_path, slow_model, args):
+    with Launcher(tmp_path, slow_model, "--train_dir=t", "--train_steps=200", *args) as launcher:
+        launcher.wait_for(lambda: "worker:0-1 training" in launcher.out, "training")
+        log = tmp_path / "t" / "logs" / "worker1.log"
+        launcher.wait_for(lambda: "step " in log.read_text(), "step of worker:1")
+        os.kill(pid_of(launcher, "worker1"), signal.SIGKILL)
+        launcher.wait_for(lambda: launcher.err, "word of it")
+        start = time.monotonic()
+        assert launcher.wait(40) == 0, launcher.tails()
+        assert time.monotonic() - start < 20, "nobody waits for it at the end"
+        expect_no_task_left(launcher, secs=0)
+        out, err = launcher.out, launcher.err
+    reason = "ended by SIGKILL, which may be the system's, for want of memory"
+    assert err == f"ps_train: worker:1 is lost: {reason}. The job goes on without it.\n"
+    assert re.search(r"^Trained to step 20\d in ", out, re.M)
+    when = r"(after about \d+ steps? of its own|before its first step)"
+    assert re.search(rf"^worker:1 was lost {when}: {reason}\. Its log: ", out, re.M)
+    assert "worker:0 training, worker:1 ended by SIGKILL" in out
+    assert steps_of(tmp_path / "t")[-1] >= 200
+
+
+def pid_of(launcher, name):
     for pid in launcher.pids():
         if os.readlink(f"/proc/{pid}/fd/2").endswith(f"{name}.log"):
             return pid
@@ -274,7 +328,7 @@ def test_spawned_tasks_do_the_same(tmp_path):
         expect_no_task_left(launcher)
     assert "Held-out data: accuracy 0.9" in launcher.out
     assert "--train_dir='a dir'" not in launcher.out  # shlex quotes the whole word
-    assert f"  python -m ps_train eval {shlex.quote('--train_dir=a dir')}\n" in launcher.out
+    assert f"To evaluate: python -m ps_train eval {shlex.quote('--train_dir=a dir')}\n" in launcher.out
 
 
 def test_on_a_terminal_a_bar_is_drawn(tmp_path):
@@ -290,7 +344,7 @@ def test_on_a_terminal_a_bar_is_drawn(tmp_path):
         os.close(theirs)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
     assert "importing TensorFlow" in plain
-    assert re.search(r"step \d+/1000 +━+.*steps/s  loss [\d.e-]+", plain)
+    assert re.search(r"step \d+/1000 +█*░*.*steps/s  loss [\d.e-]+", plain)
     assert re.search(r"worker:[01] +training +\d+ steps +[\d.]+ steps/s", plain)
     assert "\x1b[?25l" in screen and screen.rindex("\x1b[?25h") > screen.rindex(
         "\x1b[?25l"

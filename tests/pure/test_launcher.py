@@ -5,14 +5,17 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+import types
 
 import pytest
 
+from ps_train import command_lines, process
 from ps_train import follower as follower_lib
-from ps_train import process
 from ps_train.cluster import Cluster, TaskId
-from ps_train.command_lines import evaluate, go_on, same_on_hosts
+from ps_train.command_lines import evaluate, go_on, on_a_host
 from ps_train.config import Params, TrainConfig
 from ps_train.errors import UsageError
 from ps_train.follower import Follower
@@ -60,18 +63,61 @@ def test_a_directory_that_cannot_be_made(tmp_path):
         run_local(config, 1, 1, Roles(pytest.fail, pytest.fail, pytest.fail))
 
 
-def test_command_lines():
-    config = TrainConfig(
-        model="m.py", model_params=Params(units=3), train_dir="a b", log_dir="l", evaluate=True
+@pytest.fixture
+def python_on_path(tmp_path, monkeypatch):
+    """This process's interpreter is the `python` of a shell."""
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "python3"):
+        (tmp_path / "bin" / name).symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python3"))
+
+
+def test_the_interpreter_shown_is_the_one_that_has_ps_train(tmp_path, monkeypatch):
+    folders = [tmp_path / name for name in (".venv/bin", "system/bin", "elsewhere")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "python").symlink_to(sys.executable)
+    (folders[0] / "python3").symlink_to("python")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(folders[0] / "python"))
+    monkeypatch.setenv("PATH", str(folders[1]))
+    assert command_lines.python() == ".venv/bin/python", (
+        "the same file by its link, but without the environment"
     )
+    monkeypatch.chdir(folders[2])
+    assert command_lines.python() == str(folders[0] / "python")
+    monkeypatch.setenv("PATH", f"{folders[0]}:{folders[1]}")
+    assert command_lines.python() == "python"
+    (folders[0] / "python").unlink()
+    (folders[0] / "python3").unlink()
+    (folders[0] / "python3").symlink_to(folders[1] / "python")
+    monkeypatch.setattr(sys, "executable", str(folders[0] / "python3"))
+    assert command_lines.python() == "python3"
+    monkeypatch.setattr(sys, "executable", "")
+    assert command_lines.python() == "python"
+
+
+def test_command_lines_for_this_host_name_its_interpreter(tmp_path, monkeypatch):
+    monkeypatch.setattr(command_lines, "python", lambda: ".venv/bin/python")
+    assert go_on(TrainConfig(), 1, 2, None) == ".venv/bin/python -m ps_train"
+    assert evaluate(TrainConfig()) == ".venv/bin/python -m ps_train eval"
+    assert on_a_host(TrainConfig(), 1, 1).startswith("python -m ps_train ")
+
+
+def test_command_lines(python_on_path):
+    config = TrainConfig(
+        model="m.py", model_params=Params(units=3), train_dir="a b", log_dir="l", evaluate=True,
+        peer_timeout_secs=20.0, log_every_secs=0.5,
+    )  # fmt: skip
     hosts = "--ps_hosts=PS0:2222,PS1:2222 --worker_hosts=WORKER0:2222 --model=m.py --model_params=units=3"
-    assert same_on_hosts(config, 2, 1) == [
-        f"python -m ps_train --job_name={job} --task_index={index} {hosts} --train_dir=TRAIN_DIR"
-        for job, index in (("ps", 0), ("ps", 1), ("worker", 0))
-    ]
+    assert on_a_host(config, 2, 1) == (
+        f"python -m ps_train --job_name=ps --task_index=0 {hosts} --train_dir=TRAIN_DIR --peer_timeout_secs=20 "
+        "--log_every_secs=0.5"
+    )
     assert go_on(config, 2, 2, 500) == (
         "python -m ps_train --num_ps=2 --model=m.py --model_params=units=3 --train_steps=500 '--train_dir=a b' "
-        "--log_dir=l --evaluate=true"
+        "--peer_timeout_secs=20 --log_dir=l --log_every_secs=0.5 --evaluate=true"
     )
     assert evaluate(config) == (
         "python -m ps_train eval --model=m.py --model_params=units=3 '--train_dir=a b'"
@@ -84,9 +130,13 @@ class FakeTask:
     def __init__(self, name):
         self.name, self.log_path = name, f"logs/{name}.log"
         self.status, self.ended_by, self.line, self.sent = None, None, "", []
+        self.traceback = False
 
     def poll(self):
         return self.status
+
+    def has_traceback(self):
+        return self.traceback
 
     def last_line(self):
         return self.line
@@ -102,30 +152,43 @@ class FakeTask:
 
 
 class FakeScreen:
-    """Keeps what is complained of."""
+    """Keeps what is said and complained of."""
 
     def __init__(self):
-        self.complaints = []
+        self.complaints, self.said = [], []
 
     def show(self, snapshot, is_urgent=False):
         pass
 
-    def complain(self, text):
+    def complain(self, text, goes_on=False):
         self.complaints += text.splitlines()
+
+    def say(self, text):
+        self.said.append(text)
 
 
 @pytest.fixture
 def local(tmp_path):
-    """A cluster of one ps and two workers, of which nothing runs; `end` notes a task's end and its report."""
-    config = TrainConfig(train_dir=str(tmp_path), log_dir=str(tmp_path), shutdown_timeout_secs=30.0)
-    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2,127.0.0.1:3")
-    local = LocalCluster(config, cluster, Roles(pytest.fail, pytest.fail, pytest.fail), FakeScreen(), None)
+    """A cluster of one ps and two workers, of which nothing runs."""
+    return make_local(tmp_path)
+
+
+def make_local(tmp_path, num_workers=2, **settings):
+    """A LocalCluster without processes; its `end` notes a task's end and its report."""
+    config = TrainConfig(
+        train_dir=str(tmp_path), log_dir=str(tmp_path), shutdown_timeout_secs=30.0, **settings
+    )
+    workers = ",".join(f"127.0.0.1:{number}" for number in range(2, 2 + num_workers))
+    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker=workers)
+    roles = Roles(pytest.fail, pytest.fail, pytest.fail)
+    local = LocalCluster(config, cluster, roles, FakeScreen(), Summary(config, config, 1, num_workers))
     local._tasks = {task: FakeTask(str(task)) for task in cluster.tasks}
 
     def end(task, status, reason=None, line="", ended_by=None):
         running = local._tasks[task]
         running.status, running.line, running.ended_by = status, line, ended_by
         local._ended.append(task)
+        local._note_if_lost(task)
         if reason is not None:
             (tmp_path / f"{task.job}{task.index}.json").write_text(json.dumps({"reason": reason}))
 
@@ -170,8 +233,91 @@ def test_one_that_does_not_end_is_not_waited_for(local):
     ],
 )
 def test_without_a_report_the_signal_or_the_log_tells(local, status, ended_by, line, reason):
-    local.end(WORKER, status, line=line, ended_by=ended_by)
+    local.end(CHIEF, status, line=line, ended_by=ended_by)
     assert local._find_failure(0.0).reason == reason
+
+
+KILLED = {"status": 137, "ended_by": signal.SIGKILL}
+SYNC, BACKUP = {"update": "sync"}, {"update": "sync", "replicas_to_aggregate": 2, "num_workers": 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ({}, [KILLED]),
+        ({"num_workers": 3}, [KILLED, KILLED]),
+        ({}, [{"status": 143}]),
+        (BACKUP, [KILLED, KILLED]),
+        (BACKUP, [{"status": 0}, KILLED]),
+        ({**SYNC, "on_worker_loss": "continue"}, [KILLED]),
+    ],
+)
+def test_a_job_goes_on_without_a_lost_worker(tmp_path, settings, ends):
+    local = make_local(tmp_path, **settings)
+    for index, end in enumerate(ends):
+        local.end(TaskId("worker", 1 + index), **end)
+        local._steer(100.0)
+    assert local._failure is None and set(sum(local.sent(), [])) == set()
+    lost = [end for end in ends if end["status"]]
+    assert len(local._screen.complaints) == len(lost)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        (SYNC, [KILLED]),
+        (BACKUP, [KILLED, KILLED, KILLED]),
+        (BACKUP, [{"status": 0}, {"status": 0}, KILLED]),
+        ({}, [{"status": 1}]),
+        ({}, [{"status": 138}]),
+    ],
+)
+def test_a_job_that_needs_the_worker_ends(tmp_path, settings, ends):
+    local = make_local(tmp_path, **settings)
+    for index, end in enumerate(ends):
+        assert local._failure is None
+        local.end(TaskId("worker", 1 + index), **end)
+        local._steer(100.0)
+    assert local._failure[:2] == (f"worker:{len(ends)}", ends[-1]["status"])
+
+
+@pytest.mark.parametrize("task", [PS, CHIEF])
+def test_a_job_ends_with_its_chief_and_with_a_ps(local, task):
+    local.end(task, **KILLED)
+    local._steer(100.0)
+    assert local._failure[:2] == (str(task), 137)
+
+
+def test_what_is_said_of_a_lost_worker(local):
+    local._follower.records["worker:1"] = {"state": "training", "local_steps": 41}
+    local.end(WORKER, **KILLED)
+    reason = "ended by SIGKILL, which may be the system's, for want of memory"
+    assert local._screen.complaints == [f"worker:1 is lost: {reason}. The job goes on without it."]
+    local.end(CHIEF, 0)
+    local._steer(100.0)
+    local._say_trained()
+    assert local._screen.said[1:] == [
+        f"worker:1 was lost after about 41 steps of its own: {reason}. Its log: logs/worker:1.log"
+    ]
+    statuses = {task: running.status for task, running in local._tasks.items()}
+    assert local._follower.snapshot(statuses).rows[2] == ("worker:1", "ended by SIGKILL", 41, None)
+
+
+@pytest.mark.parametrize(
+    ("traceback", "settings", "note"),
+    [
+        (False, {}, "; --debug adds the traceback"),
+        (False, {"debug": True}, ""),
+        (True, {"debug": True}, ", with a traceback"),
+        (True, {}, ", with a traceback"),
+    ],
+)
+def test_where_the_traceback_of_a_model_is(tmp_path, traceback, settings, note):
+    local = make_local(tmp_path, **settings)
+    local._tasks[WORKER].traceback = traceback
+    local.end(WORKER, 1, "model_fn in m.py:4 raised KeyError: 'unitz'")
+    assert local._find_failure(0.0).log == f"logs/worker:1.log{note}"
+    assert local._about_log(local._tasks[PS]) == "logs/ps:0.log", "no model there"
 
 
 def test_at_a_signal_the_workers_are_ended_and_then_the_ps(local):
@@ -227,7 +373,7 @@ def test_a_failure_is_told_and_ends_the_others(local):
     local.end(WORKER, 1, "no attribute")
     local._steer(time.monotonic())
     assert local._screen.complaints == [
-        "worker:1 failed (status 1): no attribute", "Its log: logs/worker:1.log",
+        "worker:1 failed (status 1): no attribute", "Its log: logs/worker:1.log; --debug adds the traceback",
     ]  # fmt: skip
     assert local.sent()[:2] == [[], [signal.SIGTERM]]
     local.end(CHIEF, 143)
@@ -327,7 +473,7 @@ def test_what_is_shown_of_the_tasks(tmp_path):
     follower = Follower(cluster, TrainConfig(train_steps=50, log_dir=str(tmp_path)))
     running = dict.fromkeys(cluster.tasks)
     assert follower.snapshot(running) == (
-        tuple(Row(str(task), "starting") for task in cluster.tasks), None, 50, None, None, "starting the tasks",
+        tuple(Row(str(task), "starting") for task in cluster.tasks), None, 50, None, None, "starting the tasks", False,
     )  # fmt: skip
     follower.records = {
         "ps:0": {"state": "serving"},
@@ -335,13 +481,120 @@ def test_what_is_shown_of_the_tasks(tmp_path):
         "worker:1": {"state": "left", "step": 11, "local_steps": 4, "local_rate": 9.0, "loss": 0.5},
     }
     (tmp_path / "worker1.json").write_text('{"global_step": 14}')
-    rows, step, target, rate, loss, _ = follower.snapshot({**running, WORKER: 0})
+    rows, step, target, rate, loss, _, is_ended = follower.snapshot({**running, WORKER: 0})
     assert rows == (Row("ps:0", "serving"), Row("worker:0", "training", 8, 4.0), Row("worker:1", "done", 4))
-    assert (step, target, rate, loss) == (14, 50, None, 0.5)
-    assert follower.snapshot({PS: 1, CHIEF: 143, WORKER: 137}).rows[2].state == "status 137"
+    assert (step, target, rate, loss, is_ended) == (14, 50, None, 0.5, False)
+    ended = follower.snapshot({PS: 138, CHIEF: 143, WORKER: 139})
+    assert [row.state for row in ended.rows] == ["status 138", "stopped", "ended by SIGSEGV"]
+    assert ended.is_ended
 
 
-def test_last_words(tmp_path):
+class FakeBoard:
+    """The board of a ps; `records` is what it holds."""
+
+    all = {}
+
+    def __init__(self, address, ps):
+        self.records, self.num_calls, self.is_up = {}, 0, True
+        self.all[str(ps)] = self
+
+    def exchange(self, records, timeout_secs):
+        self.num_calls += 1
+        if not self.is_up:
+            raise BoardError("no answer")
+        self.records |= {record["key"]: record for record in records}
+        return dict(self.records)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def follower(tmp_path, monkeypatch):
+    """Follows two ps and two workers by the boards in `FakeBoard.all`."""
+    module = types.ModuleType("ps_train.board")
+    module.Board, module.BoardError = FakeBoard, BoardError
+    monkeypatch.setitem(sys.modules, "ps_train.board", module)
+    cluster = Cluster.from_hosts(ps="127.0.0.1:1,127.0.0.1:4", worker="127.0.0.1:2,127.0.0.1:3")
+    follower = Follower(cluster, TrainConfig(train_steps=50, log_dir=str(tmp_path)))
+    follower.look(0.0)
+    return follower
+
+
+class BoardError(Exception):
+    pass
+
+
+def record(key, state, **fields):
+    return {"key": key, "state": state, "run": "r", "beat": 1, **fields}
+
+
+def states(follower):
+    tasks = follower._cluster.tasks
+    return [row.state for row in follower.snapshot(dict.fromkeys(tasks)).rows]
+
+
+def test_each_ps_is_read_on_its_own_board_until_it_serves(follower):
+    first, second = FakeBoard.all["ps:0"], FakeBoard.all["ps:1"]
+    assert states(follower) == ["starting"] * 4
+    first.records = {"ps:0": record("ps:0", "serving")}
+    second.is_up = False
+    follower.look(1.0)
+    assert states(follower) == ["serving", "starting", "starting", "starting"]
+    second.is_up = True
+    second.records = {"ps:1": record("ps:1", "serving"), "worker:0": record("worker:0", "old")}
+    first.records["worker:0"] = record("worker:0", "training")
+    follower.look(2.0)
+    assert states(follower) == ["serving", "serving", "training", "starting"]
+    calls = second.num_calls
+    follower.look(3.0)
+    assert second.num_calls == calls, "it has nothing new to say"
+
+
+def test_every_board_is_told_of_a_lost_worker(follower):
+    boards = list(FakeBoard.all.values())
+    for board, ps in zip(boards, ("ps:0", "ps:1"), strict=True):
+        board.records = {ps: record(ps, "serving"), "worker:1": record("worker:1", "training", step=7)}
+    follower.look(1.0)
+    boards[1].is_up = False
+    follower.note_lost(WORKER, 137, "ended by SIGKILL")
+    follower.look(2.0)
+    boards[1].is_up = True
+    follower.look(3.0)
+    for board in boards:
+        told = board.records["worker:1"]
+        assert told.pop("beat") > 1
+        assert told == {
+            "key": "worker:1", "state": "failed", "run": "r", "step": 7, "exit_status": 137,
+            "reason": "ended by SIGKILL",
+        }  # fmt: skip
+    calls = [board.num_calls for board in boards]
+    follower.look(4.0)
+    assert [board.num_calls for board in boards] == [calls[0] + 1, calls[1]]
+
+
+def test_what_a_worker_said_of_its_end_stays_and_one_that_never_came_is_not_made_up(follower):
+    board = FakeBoard.all["ps:0"]
+    board.records = {"worker:1": record("worker:1", "stopped")}
+    follower.note_lost(WORKER, 143, "stopped by SIGTERM")
+    follower.note_lost(CHIEF, 137, "ended by SIGKILL")
+    follower.look(1.0)
+    assert board.records == {"worker:1": record("worker:1", "stopped")}
+
+
+@pytest.mark.parametrize(("step", "state"), [(50, "training"), (40, "ending")])
+def test_the_rate_stays_what_it_was_once_the_training_has_ended(follower, step, state):
+    board = FakeBoard.all["ps:0"]
+    for now, at in ((1.0, 10), (2.0, 20), (3.0, 30)):
+        board.records["worker:0"] = record("worker:0", "training", step=at)
+        follower.look(now)
+    board.records["worker:0"] = record("worker:0", state, step=step)
+    for now in (4.0, 5.0, 9.0, 20.0):
+        follower.look(now)
+    assert follower.snapshot(dict.fromkeys(follower._cluster.tasks)).rate == 10.0
+
+
+def test_last_words(tmp_path, python_on_path):
     asked = TrainConfig(model="m.py", train_dir=str(tmp_path))
     summary = Summary(asked, fill_in(asked), 1, 1)
     report = {"global_step": 7, "train_secs": 1.26}
@@ -357,21 +610,65 @@ def test_last_words(tmp_path):
         f"Checkpoint: {tmp_path}/model.ckpt-7",
         f"To go on from there: python -m ps_train --num_workers=1 --model=m.py --train_dir={tmp_path}",
     ]
+    assert summary.saved(can_go_on=False) == f"Checkpoint: {tmp_path}/model.ckpt-7"
     hosts = "--ps_hosts=PS0:2222 --worker_hosts=WORKER0:2222 --model=m.py --train_dir=TRAIN_DIR"
     assert summary.what_next().splitlines() == [
-        f"Checkpoints: {tmp_path} (newest: {tmp_path}/model.ckpt-7)",
+        f"Checkpoint:  {tmp_path}/model.ckpt-7",
         f"Logs:        {tmp_path}/logs",
-        "",
-        "The same on real hosts, a line for each; fill in their names and a directory for checkpoints:",
+        f"To evaluate: python -m ps_train eval --model=m.py --train_dir={tmp_path}",
+        "On real hosts, for ps:0, with names and directory to fill in; for worker:0 change job_name and task_index:",
         f"  python -m ps_train --job_name=ps --task_index=0 {hosts}",
-        f"  python -m ps_train --job_name=worker --task_index=0 {hosts}",
-        "",
-        "To evaluate:",
-        f"  python -m ps_train eval --model=m.py --train_dir={tmp_path}",
     ]
-    many = Summary(asked, fill_in(TrainConfig(train_dir="t")), 2, 40)
+    many = Summary(asked, fill_in(TrainConfig(train_dir="t")), 3, 40)
     lines = many.what_next().splitlines()
-    assert lines[10] == "  ... and 36 more, to --job_name=worker --task_index=39"
-    assert lines[13].startswith(
-        "  python -m ps_train --num_ps=2 --num_workers=40 --model=m.py --train_steps=2000 "
+    assert lines[2].startswith(
+        "To train on: python -m ps_train --num_ps=3 --num_workers=40 --model=m.py --train_steps=2000 "
+    )
+    assert "; for ps:1-2 and worker:0-39 change job_name and task_index:" in lines[4]
+    again = Summary(asked, TrainConfig(train_dir="t", train_steps=1), 1, 1)
+    assert again.nothing_left("t/model.ckpt-1").endswith("/model.ckpt-1 has reached the target of 1 step.")
+
+
+@pytest.mark.parametrize(
+    ("status", "ended_by", "is_shown"), [(1, None, False), (138, None, True), (137, signal.SIGKILL, True)]
+)
+def test_the_same_again_is_proposed_unless_it_would_fail_again(tmp_path, status, ended_by, is_shown):
+    local = make_local(tmp_path)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    (tmp_path / "model.ckpt-7.index").write_text("")
+    local.end(CHIEF, status, ended_by=ended_by)
+    local._steer(time.monotonic())
+    for task in (PS, WORKER):
+        local.end(task, 0)
+    assert local.run() == status
+    assert f"Checkpoint: {tmp_path}/model.ckpt-7" in local._screen.complaints
+    assert any("To go on" in line for line in local._screen.complaints) == is_shown
+
+
+STOPPED_IMPORT = """\
+import os
+from ps_train.config import TrainConfig
+from ps_train.launcher import Roles, run_local
+
+def prepare():
+    try:
+        os.kill(os.getpid(), {})
+    except BaseException:
+        print("swallowed, as some modules do")
+
+run_local(TrainConfig(), 1, 1, Roles(prepare, None, None))
+"""
+
+
+@pytest.mark.skipif(not process.can_fork(), reason="the launcher imports first only to fork")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_imports_is_one_line(tmp_path, number):
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_IMPORT.format(int(number))], capture_output=True, text=True, timeout=20,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (
+        128 + number,
+        "importing TensorFlow, which takes some seconds\n",
+        f"ps_train: Stopped by {number.name} before the training began.\n",
     )

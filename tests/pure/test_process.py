@@ -80,7 +80,13 @@ def test_errors_are_in_the_log_and_never_reach_the_parents_code(start):
     assert (wait(task), task.last_line()) == (138, "Lost ps:0.")
     task = start(lambda: 1 // 0)
     assert (wait(task), task.last_line()) == (1, "ZeroDivisionError: integer division or modulo by zero")
-    assert wait(start(lambda: sys.exit(0))) == 1
+    assert task.has_traceback()
+    task = start(lambda: sys.exit(0))
+    assert wait(task) == 1
+    task = start(lambda: print("no Traceback (most recent call last)") or 0)
+    assert (wait(task), task.has_traceback()) == (0, False), (
+        "that of an earlier run in the same log does not count"
+    )
 
 
 def test_an_error_before_the_tasks_own_code_is_in_the_log(start, monkeypatch):
