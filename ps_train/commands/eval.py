@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from absl.flags import FlagValues
 
+from ps_train import paths
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
 from ps_train.flags import config_from_flags
@@ -27,7 +28,7 @@ def run(values: FlagValues) -> int:
 def make_config(values: FlagValues) -> TrainConfig:
     """Reads the flags that matter here; raises `UsageError` with all problems."""
     config = config_from_flags(values)
-    problems = config.problems()
+    problems = config.problems() + paths.problems(config)
     if not config.train_dir:
         problems.append("The command eval reads a checkpoint, but no --train_dir is given. Add --train_dir.")
     if problems:

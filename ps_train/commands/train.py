@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from absl.flags import FlagValues
 
+from ps_train import paths
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
@@ -77,6 +78,9 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
         num_workers = None if local_problems else values.num_workers
     if config is not None:
         problems += config.problems(num_workers)
+        problems += paths.problems(
+            config, _is_saving(place), is_local=place is not None and place.task is None
+        )
         if config.model and place is not None and place.task is None:  # a task tells its peers, too
             _collect(partial(check_exists, config.model), problems)
         if place is not None and place.task == TaskId("evaluator", 0) and not config.train_dir:
@@ -86,6 +90,13 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
     if problems or place is None or config is None:
         raise UsageError.from_problems(problems)
     return Plan(place, config)
+
+
+def _is_saving(place: Resolved | None) -> bool:
+    """Whether this process writes to train_dir: a local cluster, a chief, the evaluator."""
+    if place is None or place.task is None or place.cluster is None:
+        return place is not None
+    return place.task.job == "evaluator" or place.cluster.is_chief(place.task)
 
 
 def _local_problems(values: FlagValues) -> list[str]:

@@ -8,7 +8,16 @@ import pytest
 
 @pytest.mark.parametrize(
     "name",
-    ["addresses", "cluster", "config", "errors", "resolvers.from_flags", "resolvers.tf_config", "wording"],
+    [
+        "addresses",
+        "cluster",
+        "config",
+        "errors",
+        "paths",
+        "resolvers.from_flags",
+        "resolvers.tf_config",
+        "wording",
+    ],
 )
 def test_examples(name):
     results = doctest.testmod(importlib.import_module(f"ps_train.{name}"))

@@ -17,7 +17,7 @@ LAYERS = (
     "cluster logs",
     "config model net board reports datasets checkpoints explain restoring",
     "task_context",
-    "resolvers placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
+    "resolvers paths placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
     "hooks checkpoint_hook follower summary",
     "bring_up",
     "graph session launcher",
