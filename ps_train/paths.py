@@ -38,7 +38,7 @@ def _file_problem(flag: str, path: str | None) -> list[str]:
         return []
     if os.path.isdir(path):
         return [f"--{flag}={path} is a directory. Expected a file."]
-    return _obstacle(flag, path, os.path.dirname(os.path.abspath(path)))
+    return _obstacle(flag, path, os.path.dirname(path) or os.curdir)
 
 
 def _obstacle(flag: str, path: str, directory: str) -> list[str]:
@@ -47,7 +47,7 @@ def _obstacle(flag: str, path: str, directory: str) -> list[str]:
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
     if not os.path.isdir(nearest):
-        return [f"--{flag}={path} cannot be made: {nearest} is no directory. Check the path."]
+        return [f"The directory {directory} cannot be made: Not a directory. Choose another --{flag}."]
     if not os.access(nearest, os.W_OK | os.X_OK):
         return [
             f"--{flag}={path} cannot be written: {nearest} is not writable for this user. "

@@ -54,16 +54,16 @@ def test_files_and_directories_in_each_others_place(here):
     ]
     config = TrainConfig(train_dir="file/a", log_dir="file/a/b", report_file="file/r.json")
     assert paths.problems(config, is_local=True) == [
-        f"--train_dir=file/a cannot be made: {here}/file is no directory. Check the path.",
-        f"--log_dir=file/a/b cannot be made: {here}/file is no directory. Check the path.",
-        f"--report_file=file/r.json cannot be made: {here}/file is no directory. Check the path.",
+        "The directory file/a cannot be made: Not a directory. Choose another --train_dir.",
+        "The directory file/a/b cannot be made: Not a directory. Choose another --log_dir.",
+        "The directory file cannot be made: Not a directory. Choose another --report_file.",
     ]
 
 
 def test_a_link_that_leads_nowhere(here):
     (here / "link").symlink_to("gone")
     assert paths.problems(TrainConfig(train_dir="link/a")) == [
-        f"--train_dir=link/a cannot be made: {here}/link is no directory. Check the path."
+        "The directory link/a cannot be made: Not a directory. Choose another --train_dir."
     ]
 
 
