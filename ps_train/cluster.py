@@ -24,7 +24,7 @@ from typing import Any
 
 from ps_train.addresses import address_problem, comparable
 from ps_train.errors import UsageError
-from ps_train.wording import shown
+from ps_train.wording import nearest, shown
 
 JOBS = ("ps", "worker", "chief", "evaluator")
 FROM_FLAGS = "flags"
@@ -103,7 +103,7 @@ class Cluster:
         """From `{job: [address, ...]}` or `{job: {index: address}}`, as TF_CONFIG and `tf.train.ClusterSpec` have it.
 
         Indices may be text ("0") and may have gaps. `master` is another word for `chief`. `evaluator` and jobs that
-        are none of ours are left out.
+        are none of ours are left out; one that may be a slip for a job that is not there ("workers") is refused.
         """
         if not isinstance(jobs, Mapping):
             raise UsageError(f"The cluster is {shown(jobs)}. Expected an object such as {_EXAMPLE_DICT}.")
@@ -116,10 +116,18 @@ class Cluster:
                 )
             else:
                 wanted["chief"] = jobs["master"]
-        unknown = sorted(shown(job) for job in jobs if job not in (*JOBS, "master"))
-        return cls._from_jobs(
-            wanted, source, problems, f" Not a job, left out: {', '.join(unknown)}." if unknown else ""
-        )
+        unknown = sorted((job for job in jobs if job not in (*JOBS, "master")), key=shown)
+        for job in list(unknown):
+            meant = nearest(str(job), (*JOBS, "master"))
+            if meant and not jobs.get(meant):  # beside the job itself, it may be another thing of the user's
+                unknown.remove(job)
+                problems.append(
+                    f"The cluster has the job {shown(job)}. Did you mean {meant}? Check {source}."
+                )
+                wanted["chief" if meant == "master" else meant] = jobs[job]  # its hosts are checked, too
+        wanted.pop("evaluator", None)
+        note = f" Not a job, left out: {', '.join(map(shown, unknown))}." if unknown else ""
+        return cls._from_jobs(wanted, source, problems, note)
 
     @classmethod
     def _from_jobs(cls, jobs: Mapping[str, Any], source: str, problems: list[str], note: str = "") -> Cluster:

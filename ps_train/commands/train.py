@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from absl.flags import FlagValues
 
 from ps_train import paths
-from ps_train.cluster import Cluster, TaskId
+from ps_train.cluster import FROM_FLAGS, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
@@ -72,6 +72,7 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
     num_workers = None  # not known for an evaluator without a cluster, or after a problem
     if place is not None and place.cluster is not None:
         num_workers = place.cluster.num_workers
+        problems += _size_problems(values, place)
     elif place is not None and place.task is None:
         local_problems = _local_problems(values)
         problems += local_problems
@@ -104,6 +105,20 @@ def _local_problems(values: FlagValues) -> list[str]:
         f"--{name}={getattr(values, name)} is out of range. Expected a whole number from 1."
         for name in ("num_ps", "num_workers")
         if getattr(values, name) < 1
+    ]
+
+
+def _size_problems(values: FlagValues, place: Resolved) -> list[str]:
+    """The sizes of a local cluster beside a cluster that has its own; a flagfile may give what is true or the default."""
+    cluster, source = place.cluster, "TF_CONFIG"
+    assert cluster is not None
+    if cluster.source == FROM_FLAGS:
+        source = "--job_name and the lists of hosts"
+    return [
+        f"--{name}={values[name].value} is for a local cluster, and this is {place.task} of a cluster with "
+        f"{getattr(cluster, name)}. Leave it out, or for a local cluster leave out {source}."
+        for name in ("num_ps", "num_workers")
+        if values[name].value not in (values[name].default, getattr(cluster, name))
     ]
 
 

@@ -76,7 +76,7 @@ def _resolve_tf_config(env: Mapping[str, str]) -> Resolved:
     if not found.is_a_place:
         raise UsageError(
             "--cluster_resolver=tf_config is given, but the environment variable TF_CONFIG "
-            f"{'names no cluster' if env.get(tf_config.VARIABLE) else 'is not set'}. "
+            f"{'names no cluster' if env.get(tf_config.VARIABLE, '').strip() else 'is not set'}. "
             "Set it, or leave the flag out for a local cluster."
         )
     return _placed(found)

@@ -5,20 +5,21 @@
 'chief:0'
 
 `master` is another word for `chief`; without either, worker 0 is the chief. Jobs may be sparse, an object from index to
-address. `evaluator` may stand in the cluster and is left out of it. Keys that are none of these are left alone.
+address. `evaluator` may stand in the cluster and is left out of it. Platforms add keys of their own, which are left alone;
+one that may be a slip for a key that is not there is refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ps_train.cluster import FROM_TF_CONFIG, JOBS, Cluster, TaskId
 from ps_train.errors import UsageError
 from ps_train.resolvers.resolved import Resolved, check_place, default_index
-from ps_train.wording import shown
+from ps_train.wording import did_you_mean, nearest, shown
 
 VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"ps": [...], "worker": [...]}, "task": {"type": "worker", "index": 0}}'
@@ -32,7 +33,7 @@ def resolve(env: Mapping[str, str]) -> Resolved:
             "TF_CONFIG has 'sparseCluster', which shows each task only a part of the cluster. Expected 'cluster', "
             "with every task. Set enableDynamicWorker: false in the TFJob."
         )
-    problems: list[str] = []
+    problems = _slips(config, ("cluster", "task"), "TF_CONFIG")
     cluster, task = None, None
     try:
         if config.get("cluster"):
@@ -65,19 +66,37 @@ def _load(text: str) -> dict[str, Any]:
             f"TF_CONFIG has a number or a nesting beyond all bounds. Expected {_EXAMPLE}."
         ) from None
     if not isinstance(config, dict):
-        raise UsageError(f"TF_CONFIG is {shown(config)}. Expected an object, {_EXAMPLE}.")
+        raise UsageError(
+            f"TF_CONFIG is {shown(config) if config is not None else 'null'}. Expected an object, {_EXAMPLE}, "
+            "or no TF_CONFIG at all."
+        )
     return config
+
+
+def _slips(spec: Mapping[str, Any], keys: Sequence[str], what: str) -> list[str]:
+    """A line for each key of an object that is near to one of `keys` which it does not have."""
+    missing = [key for key in keys if key not in spec]
+    meant = {key: nearest(key, missing) for key in spec if key not in keys}
+    return [f"{what} has the key {shown(key)}. Did you mean {near}?" for key, near in meant.items() if near]
 
 
 def _parse_task(spec: Any, cluster: Cluster | None) -> TaskId:
     if not isinstance(spec, dict):
         raise UsageError(f"TF_CONFIG's 'task' is {shown(spec)}. Expected an object such as {_EXAMPLE_TASK}.")
+    slips = _slips(spec, ("type", "index"), "TF_CONFIG's 'task'")
+    if slips:
+        raise UsageError.from_problems(slips)
     job = spec.get("type")
+    if "type" not in spec:
+        raise UsageError(
+            f"TF_CONFIG's 'task' has no 'type', only {', '.join(map(shown, spec))}. Expected such as {_EXAMPLE_TASK}."
+        )
     if job == "master":
         job = "chief"
     if job not in JOBS:
         raise UsageError(
-            f"TF_CONFIG's task type is {shown(job)}. Expected ps, worker, chief, master or evaluator."
+            f"TF_CONFIG's task type is {shown(job)}. {did_you_mean(str(job), (*JOBS, 'master'))}"
+            "Expected ps, worker, chief, master or evaluator."
         )
     index = spec.get("index")
     if index is None:

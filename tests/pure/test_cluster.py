@@ -198,6 +198,19 @@ def test_dicts_of_the_wrong_shape():
     ]
 
 
+def test_jobs_that_are_near_to_one_that_is_not_there():
+    assert problems(Cluster.from_dict, {"PS": ["p:1"], "workers": ["w"], "masters": ["m:1"]}) == [
+        "The cluster has the job 'PS'. Did you mean ps? Check TF_CONFIG.",
+        "The cluster has the job 'masters'. Did you mean master? Check TF_CONFIG.",
+        "The cluster has the job 'workers'. Did you mean worker? Check TF_CONFIG.",
+        "Address 'w' of worker:0 has no port. Expected host:port, such as host:2222. Check TF_CONFIG.",
+    ]
+    assert problems(Cluster.from_dict, {"ps": ["p:1"], "worker": ["w:1"], "evaluators": ["e"]}) == [
+        "The cluster has the job 'evaluators'. Did you mean evaluator? Check TF_CONFIG."
+    ]
+    assert Cluster.from_dict({"ps": ["p:1"], "worker": ["w:1"], "workers": ["v:1"], 7: [], "tpu": []})
+
+
 def test_clusters_differ_by_meaning_and_order():
     cluster = Cluster.from_hosts(ps="localhost:1,b:1", worker="w:1")
     same = Cluster.from_hosts(ps="127.0.0.1:1,B:1", worker="w:1")

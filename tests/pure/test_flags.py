@@ -183,6 +183,24 @@ def test_problems_of_place_and_settings_come_in_one_message():
     ]
 
 
+def test_sizes_of_a_local_cluster_beside_another_one():
+    hosts = ("--ps_hosts=p:1", "--worker_hosts=w:1,v:1,u:1", "--job_name=ps")
+    assert plan_problems(*hosts, "--num_ps=2", "--num_workers=4") == [
+        "--num_ps=2 is for a local cluster, and this is ps:0 of a cluster with 1. "
+        "Leave it out, or for a local cluster leave out --job_name and the lists of hosts.",
+        "--num_workers=4 is for a local cluster, and this is ps:0 of a cluster with 3. "
+        "Leave it out, or for a local cluster leave out --job_name and the lists of hosts.",
+    ]
+    for same in ("--num_workers=3", "--num_workers=2", "--num_ps=1"):
+        assert plan(*hosts, same)
+    env = {"TF_CONFIG": '{"cluster": {"ps": ["p:1"], "chief": ["c:1"]}, "task": {"type": "ps"}}'}
+    assert plan_problems("--num_workers=3", env=env) == [
+        "--num_workers=3 is for a local cluster, and this is ps:0 of a cluster with 1. "
+        "Leave it out, or for a local cluster leave out TF_CONFIG."
+    ]
+    assert plan("--job_name=evaluator", "--train_dir=d", "--num_workers=3")
+
+
 def test_eval_needs_a_train_dir():
     assert eval.make_config(flags.parse(["--train_dir=d"])[0]).train_dir == "d"
     with pytest.raises(

@@ -33,7 +33,13 @@ def problems(choice, flags, env):
 
 
 def test_nothing_given_is_a_local_cluster():
-    for env in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}, tf_config(task={"type": "worker", "index": 0})):
+    for env in (
+        {},
+        {"TF_CONFIG": ""},
+        {"TF_CONFIG": " "},
+        {"TF_CONFIG": "{}"},
+        tf_config(task={"type": "worker", "index": 0}),
+    ):
         assert resolve("auto", NO_FLAGS, env) == Resolved(None, None)
     assert resolve("flags", NO_FLAGS, tf_config(WORKERS, {"type": "ps", "index": 0})) == Resolved(None, None)
 
@@ -148,7 +154,33 @@ EXAMPLE = '{"cluster": {"ps": [...], "worker": [...]}, "task": {"type": "worker"
             "TF_CONFIG is not JSON: Expecting property name enclosed in double quotes at character 1 of "
             f"\"{{'a': 1}}\". Expected {EXAMPLE}.",
         ),
-        ("[1]", f"TF_CONFIG is [1]. Expected an object, {EXAMPLE}."),
+        ("[1]", f"TF_CONFIG is [1]. Expected an object, {EXAMPLE}, or no TF_CONFIG at all."),
+        ("null", f"TF_CONFIG is null. Expected an object, {EXAMPLE}, or no TF_CONFIG at all."),
+        (
+            json.dumps({"clusters": WORKERS, "task": {"type": "worker", "index": 0}}),
+            "TF_CONFIG has the key 'clusters'. Did you mean cluster?",
+        ),
+        (
+            json.dumps({"cluster": WORKERS, "Task": {"type": "worker", "index": 0}}),
+            "TF_CONFIG has the key 'Task'. Did you mean task?",
+        ),
+        (
+            json.dumps({"cluster": WORKERS, "task": {"type": "worker", "indx": 0}}),
+            "TF_CONFIG's 'task' has the key 'indx'. Did you mean index?",
+        ),
+        (
+            json.dumps({"cluster": WORKERS, "task": {"job": "worker", "index": 0}}),
+            "TF_CONFIG's 'task' has no 'type', only 'job', 'index'. "
+            'Expected such as {"type": "worker", "index": 0}.',
+        ),
+        (
+            json.dumps({"cluster": WORKERS, "task": {"type": "workers", "index": 0}}),
+            "TF_CONFIG's task type is 'workers'. Did you mean worker? Expected ps, worker, chief, master or evaluator.",
+        ),
+        (
+            json.dumps({"cluster": {**PS, "chief": ["c:1"], "workers": ["w:1"]}, "task": {"type": "ps"}}),
+            "The cluster has the job 'workers'. Did you mean worker? Check TF_CONFIG.",
+        ),
         ("[" * 100_000, f"TF_CONFIG has a number or a nesting beyond all bounds. Expected {EXAMPLE}."),
         (
             '{"sparseCluster": {"worker": {"1": "w:1"}}}',
@@ -195,7 +227,8 @@ def test_tf_config_that_names_no_place(text, expected):
 
 
 def test_tf_config_asked_for_but_not_there():
-    for env, what in (({}, "is not set"), ({"TF_CONFIG": "{}"}, "names no cluster")):
+    for text, what in ((None, "is not set"), (" ", "is not set"), ("{}", "names no cluster")):
+        env = {"TF_CONFIG": text} if text else {}
         assert problems("tf_config", NO_FLAGS, env) == [
             "--cluster_resolver=tf_config is given, but the environment variable TF_CONFIG "
             f"{what}. Set it, or leave the flag out for a local cluster."
