@@ -110,15 +110,16 @@ class Follower:
         workers = [task for task in self._cluster.training_tasks if task in statuses]
         ended = [self.report(task) for task in workers if statuses[task] is not None]
         steps = [self._step(), *(report.get("global_step") for report in ended)]
+        is_ended = bool(workers) and len(ended) == len(workers)
         losses = (self._record(task).get("loss") for task in workers)
         return Snapshot(
             rows=tuple(self._row(task, status) for task, status in statuses.items()),
             step=max((step for step in steps if step is not None), default=None),
             target=self._config.train_steps,
-            rate=self._steps_per_sec if len(ended) < len(workers) else None,
+            rate=None if is_ended else self._steps_per_sec,
             loss=next((loss for loss in losses if loss is not None), None),
-            message="starting the tasks",
-            is_ended=bool(workers) and len(ended) == len(workers),
+            message="ended before the first step" if is_ended else "starting the tasks",
+            is_ended=is_ended,
         )
 
     def _record(self, task: TaskId) -> dict[str, Any]:

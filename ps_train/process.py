@@ -292,9 +292,11 @@ def leaving_at_signals(say: Callable[[str], None]) -> Iterator[None]:
 
     For while modules are imported, some of which catch a KeyboardInterrupt. SIGHUP is left ignored if it is (nohup).
     """
+    stderr = os.dup(2)  # not where it is during the import of TensorFlow, which is held back
 
     def leave(number: int, _: object) -> None:
         try:
+            os.dup2(stderr, 2)
             say(signal_name(number))
         finally:
             end(128 + number, runs_exit_handlers=False)
@@ -308,6 +310,7 @@ def leaving_at_signals(say: Callable[[str], None]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        os.close(stderr)
 
 
 class SignalInbox:

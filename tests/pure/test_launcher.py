@@ -484,6 +484,7 @@ def test_what_is_shown_of_the_tasks(tmp_path):
     rows, step, target, rate, loss, _, is_ended = follower.snapshot({**running, WORKER: 0})
     assert rows == (Row("ps:0", "serving"), Row("worker:0", "training", 8, 4.0), Row("worker:1", "done", 4))
     assert (step, target, rate, loss, is_ended) == (14, 50, None, 0.5, False)
+    assert follower.snapshot({PS: 0, CHIEF: 1, WORKER: 1}).message == "ended before the first step"
     ended = follower.snapshot({PS: 138, CHIEF: 143, WORKER: 139})
     assert [row.state for row in ended.rows] == ["status 138", "stopped", "ended by SIGSEGV"]
     assert ended.is_ended
@@ -651,6 +652,7 @@ from ps_train.config import TrainConfig
 from ps_train.launcher import Roles, run_local
 
 def prepare():
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TensorFlow's lines are held back
     try:
         os.kill(os.getpid(), {})
     except BaseException:
