@@ -160,6 +160,14 @@ def test_a_bad_file_is_one_line_with_the_place(write, text, expected):
     assert error_of(model_lib.load_model, write(text)) == expected
 
 
+@pytest.mark.parametrize("text", ["x = (\n", "import nowhere_at_all\n", "1 / 0\n", "raise SystemExit\n"])
+def test_a_failed_import_keeps_its_cause_for_debug(write, text):
+    for name in (write(text), "mine"):
+        with pytest.raises(ModelError) as caught:
+            model_lib.load_model(name)
+        assert caught.value.__cause__ is not None
+
+
 def test_a_failed_import_leaves_no_half_made_module(write):
     before = set(sys.modules)
     error_of(model_lib.load_model, write("1 / 0\n"))
