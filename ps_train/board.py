@@ -41,6 +41,10 @@ _MESSAGES = {
 }  # fmt: skip
 
 
+CLOSED = "connection closed"
+NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
+
+
 class BoardError(PsTrainError):
     """A board could not be reached or did not answer in time; the message is the reason, without the address."""
 
@@ -177,19 +181,19 @@ def _reason(grpc, error, timeout_secs):
         ("DNS resolution failed", "the host's name cannot be resolved"),
         ("C-ares status", "the host's name cannot be resolved"),
         ("Name or service not known", "the host's name cannot be resolved"),
-        ("HTTP/2", "something answers that is not a TensorFlow server"),
-        ("http2", "something answers that is not a TensorFlow server"),
+        ("HTTP/2", NOT_TENSORFLOW),
+        ("http2", NOT_TENSORFLOW),
         ("No route to host", "no route to host"),
         ("Network is unreachable", "the network is unreachable"),
         ("timed out", "connection timed out"),
         ("FD Shutdown", "connection timed out"),
-        ("Connection reset", "connection reset"),
-        ("Socket closed", "connection closed"),
+        ("Connection reset", CLOSED),
+        ("Socket closed", CLOSED),
     ):
         if part in details:
             return reason
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return "something answers that is not a TensorFlow server"
+        return NOT_TENSORFLOW
     if "Session" in details and "not found" in details:
         return "the server was restarted"
     return f"{error.code().name.lower()}: {details.splitlines()[0][:200] if details else ''}"

@@ -147,12 +147,18 @@ class SessionCreator(tf1.train.SessionCreator):
 
         def describe():
             return ", ".join(
-                f"{link.task} at {link.address} ({link.reason if not link.is_up else 'starting'})"
+                f"{link.task} at {link.address} ({link.reason or 'starting'})"
                 for link in runtime.monitor.links
                 if str(link.task) not in runtime.monitor.ps_runs(since)
             )
 
-        return wait_until(all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard)
+        return wait_until(
+            all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
+        )
+
+    def _advice(self):
+        flag = "startup_timeout_secs" if self._is_first else "peer_timeout_secs"
+        return f"Start it, check its address and the network between, or give it longer by {flag}."
 
     # The chief.
 
@@ -228,7 +234,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
         wait_until(
             is_valid, lambda: f"{chief} at {address} to initialize or restore the model",
-            max(deadline - awake_clock(), 0.1), runtime.guard,
+            max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice(),
         )  # fmt: skip
 
 

@@ -92,6 +92,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         step = int(session.run(self._read_step))
         if step != self._saved_step:
             self.save(session, step)
+        self._report.global_step = self._saved_step
         log.info("saved %s", self._report.checkpoint)
 
     def is_due(self, step):

@@ -29,6 +29,7 @@ from ps_train.wording import nearest, shown
 JOBS = ("ps", "worker", "chief", "evaluator")
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
+FROM_SERVER = "what ps_train.Server was given"
 
 Indexed = tuple[tuple[int, str], ...]
 """A job's addresses: (index, "host:port") pairs by rising index; a sparse job leaves indices out."""
@@ -310,8 +311,10 @@ def _remedy(source: str, job: str) -> str:
 
 
 def _task_remedy(source: str, job: str) -> str:
-    if source != FROM_FLAGS:
+    if source == FROM_TF_CONFIG:
         return f"Check 'task' and 'cluster' in {source}."
+    if source != FROM_FLAGS:
+        return f"Check {source}."
     return f"Check --task_index or --{job}_host{'' if job == 'chief' else 's'}."
 
 

@@ -10,6 +10,7 @@ The order in which `session` lists them is the order of the end, which is what m
 6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
 """
 
+import contextlib
 import time
 from typing import Any
 
@@ -20,6 +21,16 @@ from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
 MAX_SKIPPED = 1000
+ENDED = ("left", "failed", "stopped")
+STALE = (
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+)  # what a lost ps may show as, among other things
+
+
+def as_preemption(error, is_ps_lost):
+    """An error that MonitoredSession answers with a new session, if a STALE one comes of a lost ps; else `error` itself."""
+    return tf.errors.AbortedError(error.node_def, error.op, error.message) if is_ps_lost(error) else error
 
 
 class StepHook(tf1.train.SessionRunHook):
@@ -68,9 +79,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._monitor.post(state="training", step=step)
         self._started = self._started or self._clock()
         self._rate.start(step, self._report.local_steps)
-        if self._is_reached(step):
-            self.is_reached = True
-            self._report.reason = f"global step {step}: the target of {self._train_steps} is reached already"
+        self.is_last = self.is_reached = self._is_reached(step)
+        if self.is_reached:
             coord.request_stop()
 
     def before_run(self, run_context):
@@ -96,14 +106,12 @@ class StepHook(tf1.train.SessionRunHook):
         report.train_secs = now - self._started
         if self._post_due.is_due(now):
             self._post(step, values, now)
-        if self._is_reached(step):
-            self.is_reached = True
-            report.reason = f"global step {step}: target of {self._train_steps} reached"
+        self.is_reached = self._is_reached(step)
         self.is_last = self.is_reached or self._guard.should_stop
         return self.is_last
 
     def skip(self, error):
-        """Counts a step that was dropped for NaN or Inf; True if the loop is to end.
+        """Counts a step that was dropped for NaN or Inf.
 
         Raises:
           ModelError: MAX_SKIPPED steps in a row were dropped.
@@ -122,7 +130,7 @@ class StepHook(tf1.train.SessionRunHook):
                 error, self._report.task, self._report.local_steps + 1, self._report.global_step
             )
             log.warning("step dropped (%d so far): %s", self._report.skipped_steps, explained)
-        return self._guard.should_stop
+        self.is_last = self._guard.should_stop
 
     def _raise_failure(self):
         """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
@@ -135,6 +143,20 @@ class StepHook(tf1.train.SessionRunHook):
         self._monitor.post(
             state="ending", step=self._report.global_step, local_steps=self._report.local_steps
         )
+
+    def look(self, session):
+        """Reads the step once more: the chief's last look, when nobody changes it any more."""
+        self.step = self._report.global_step = int(session.run(self._read_step))
+        self._monitor.post(step=self.step)
+
+    def describe_end(self):
+        """How the loop ended, by its last step: `global step 1001: target of 1000 reached`."""
+        report = self._report
+        if self.is_reached:
+            text = f"target of {self._train_steps} reached{'' if report.local_steps else ' already'}"
+        else:
+            text = f"data used up after {_count(report.local_steps, 'local step')}"
+        return f"global step {report.global_step}: {text}"
 
     def _is_reached(self, step):
         return self._train_steps is not None and step >= self._train_steps
@@ -159,10 +181,14 @@ class StepHook(tf1.train.SessionRunHook):
             log.info("step %d%s%s%s", step, target, loss, rates)
 
 
+def _count(number, noun):
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class StepRunner:
     """Runs steps, most of them without the hooks' machinery, which costs more than a small step's Python.
 
-    `session.run_step_fn(runner.run)` runs steps by a prepared call for `BURST_SECS` and hands each one's figures to the
+    `loop` runs steps by a prepared call, `BURST_SECS` of them in each `run_step_fn`, and hands each one's figures to the
     StepHook; a step runs with all hooks every `HOOK_STEPS` local steps, and always if the user has hooks. Checkpoints
     are saved when they are due.
 
@@ -192,8 +218,26 @@ class StepRunner:
         self._session: Any = None
         self._call: Any = None
         self._count = 0
-        self.checkpoint_hook = None
-        self.is_done = False
+        self.checkpoint_hook: Any = None
+        self.wait_hook: Any = None
+
+    def loop(self, session):
+        """Steps until the target, the end of the data or a stop; then, on the chief, the wait for the others.
+
+        A ps that is lost during that wait takes the model back to a checkpoint: there are more steps to do then.
+
+        Args:
+          session: `tf1.train.MonitoredSession`.
+        """
+        while True:
+            with contextlib.suppress(tf.errors.OutOfRangeError):  # the data is used up
+                while not (session.should_stop() or self._step_hook.is_last):
+                    session.run_step_fn(self.run)
+            if self.wait_hook is None:
+                return
+            session.run_step_fn(self.wait_hook.run)
+            if self.wait_hook.is_over:
+                return
 
     def run(self, step_context):
         """A burst of steps; the step function of `run_step_fn`."""
@@ -203,26 +247,24 @@ class StepRunner:
             self._call = self._session.make_callable([self._step, self._fetches])
             self._count = 0
         end = time.monotonic() + self.BURST_SECS
-        while not self.is_done and time.monotonic() < end:
+        while not self._step_hook.is_last and time.monotonic() < end:
             try:
                 self._run_one(step_context)
             except tf.errors.InvalidArgumentError as error:
                 if not (self._skips_bad_numbers and is_bad_number(error)):
                     raise
-                self.is_done = self._step_hook.skip(error)
-            except (tf.errors.CancelledError, tf.errors.FailedPreconditionError) as error:
-                if self._count == 0 or not self._is_ps_lost(error):
+                self._step_hook.skip(error)
+            except STALE as error:
+                if self._count == 0:
                     raise
-                # MonitoredSession makes a new session after an AbortedError, not after these.
-                raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
+                raise as_preemption(error, self._is_ps_lost) from error
             self._count += 1
 
     def _run_one(self, step_context):
         if self._wants_hooks():
             step_context.run_with_hooks(self._step)
-            self.is_done = self._step_hook.is_last
         else:
-            self.is_done = self._step_hook.follow(self._call()[1])
+            self._step_hook.follow(self._call()[1])
             if self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step):
                 self.checkpoint_hook.save_if_due(self._session)
 
@@ -266,6 +308,9 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
     A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
     longer than `peer_timeout_secs`; one that is silent for that long counts as gone.
 
+    A signal mostly goes to all tasks of a job at once: the chief then waits `SIGNAL_SECS` for the first of the others to
+    stop, and `STOPPING_SECS` for the rest of them, so that their last steps are in the checkpoint.
+
     Args:
       monitor: whose boards say who is there.
       others: the other training tasks.
@@ -274,14 +319,24 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
       on_idle: called with the session between looks; saves when it is due.
       stop_secs: once the target is reached, how long a worker may take to leave.
       peer_timeout_secs: see above.
+      members: this task's MemberHooks, which leave their rounds before the wait.
+      is_ps_lost: function of an error: whether it comes of a ps that was lost.
     """
 
-    def __init__(self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs):
+    SIGNAL_SECS = 1.5
+    STOPPING_SECS = 4.0
+
+    def __init__(
+        self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),
+        is_ps_lost=lambda error: False,
+    ):  # fmt: skip
         self._monitor, self._others, self._guard = monitor, others, guard
-        self._step_hook = step_hook
-        self._on_idle = on_idle
+        self._step_hook, self._members = step_hook, members
+        self._on_idle, self._is_ps_lost = on_idle, is_ps_lost
         self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
         self._is_reached = False
+        self._waits_in: Any = None  # session
+        self.is_over = False
 
     def after_create_session(self, session, coord):
         """Notes a target that was reached before the first step."""
@@ -291,20 +346,60 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         """Notes that a hook has asked to stop: the loop ends at a target, and not at the end of the data."""
         self._is_reached = self._is_reached or run_context.stop_requested
 
+    def run(self, step_context):
+        """The wait as a step function, so that a ps that is lost meanwhile is answered with a new session.
+
+        `is_over` says afterwards whether that was it; after a new session there is training to do.
+        """
+        session = self._step_hook.session
+        if self._waits_in is not None and self._waits_in is not session:
+            self._waits_in = None
+            return
+        self._waits_in = session
+        self._step_hook.end(session)
+        try:
+            for member in self._members:
+                member.leave(session)
+            self.end(session)
+        except STALE as error:
+            raise as_preemption(error, self._is_ps_lost) from error
+        self.is_over = True
+
     def end(self, session):
-        """Waits."""
+        """Waits, unless `run` has."""
+        if self.is_over:
+            return
         self._is_reached = self._is_reached or self._step_hook.is_reached
         start = awake_clock()
+        signal_at = None
         line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
-        while not self._guard.should_stop:
-            waited = awake_clock() - start
-            pending = self.pending(waited)
+        while self._guard.failure is None:
+            now = awake_clock()
+            self._step_hook.look(session)  # also finds out that a ps is lost
+            if self._guard.stop_signal is not None:
+                signal_at = now if signal_at is None else signal_at
+                pending = self.stopping(now - signal_at)
+            else:
+                pending = self.pending(now - start)
             if not pending:
                 return
-            if line_due.is_due(start + waited):
-                log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), waited)
+            if line_due.is_due(now):
+                log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), now - start)
             self._on_idle(session)
             time.sleep(0.1)
+
+    def stopping(self, waited):
+        """Names of the workers that may be about to stop, `waited` seconds after the signal."""
+        view = self._monitor.view()
+        records = {task: view.record(str(task)) for task in self._others}
+        is_for_all = any(record.get("state") == "stopped" for record in records.values())
+        if waited > (self.STOPPING_SECS if is_for_all else self.SIGNAL_SECS):
+            return []
+        return [
+            str(task)
+            for task, record in records.items()
+            if record and record["state"] not in ENDED and view.age(str(task)) < self.STOPPING_SECS
+        ]
 
     def pending(self, waited):
         """Names of the workers that still count after `waited` seconds, with what is known of them."""
@@ -317,7 +412,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         if not record:
             is_over = self._is_reached or waited > self._peer_timeout_secs
             return "" if is_over else f"{name} (has not joined)"
-        if record["state"] in ("left", "failed", "stopped") or view.age(name) > self._peer_timeout_secs:
+        if record["state"] in ENDED or view.age(name) > self._peer_timeout_secs:
             return ""
         if self._is_reached and waited > self._stop_secs:
             log.warning(

@@ -17,23 +17,31 @@ For a ps: `Server(...)`, then `join()`, which returns when the job is over.
 
 import atexit
 import dataclasses
+import functools
 import os
 import sys
 import threading
 
 from ps_train import logs, ps, session, task_context, worker
-from ps_train.cluster import Cluster, TaskId
+from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf1
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
 from ps_train.hooks import StepHook
+from ps_train.liveness import GRACE_SECS
 from ps_train.logs import log
 from ps_train.reports import Report
 from ps_train.startup import start_task
 from ps_train.updates import SYNC_OPTIMIZERS
 
 DEFAULT_SAVE_SECS = 600
+NO_SESSION_GRACE_SECS = 0.5  # no step to end, nothing to save
+REMINDER_SECS = 30.0
 _UNSET = object()
+_USE_OURS = (
+    "Expected a ps_train.MonitoredTrainingSession: with one of tf.train's nobody learns when this task is done, and a lost "
+    "peer is waited for in vain."
+)
 _servers: dict[str, "Server"] = {}
 
 
@@ -71,19 +79,24 @@ class Server:
         peer_timeout_secs=60.0,
         shutdown_timeout_secs=30.0,
     ):
+        _end_with_status_of_errors()
         if protocol not in (None, "grpc") or not start:
             raise UsageError("ps_train.Server: only protocol='grpc' and start=True are supported.")
-        cluster = _as_cluster(server_or_cluster_def)
         task = TaskId("chief" if job_name == "master" else str(job_name), int(task_index or 0))
         logs.start(str(task))
-        _end_with_status_of_errors(self)
+        cluster = _as_cluster(server_or_cluster_def)
         timeouts = session.Timeouts(startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs)
         is_main = threading.current_thread() is threading.main_thread()
         report = Report(task, is_chief=cluster.is_chief(task))
         context = task_context.TaskContext(task, cluster)
         self.runtime = start_task(context, report, timeouts, handle_signals=is_main, config=config)
-        self.has_left = False
+        self.has_left = self.has_session = False
         _servers[self.target] = self
+        if task.job != "ps":
+            self.runtime.guard.grace_secs = NO_SESSION_GRACE_SECS
+            reminder = threading.Timer(REMINDER_SECS, self._remind)
+            reminder.daemon = True
+            reminder.start()
 
     @property
     def target(self):
@@ -106,6 +119,15 @@ class Server:
             self.runtime.guard.finish()
         log.info("%s", self.runtime.report.reason)
 
+    def note_session(self):
+        """From now on the task's session looks after its end."""
+        self.has_session = True
+        self.runtime.guard.grace_secs = GRACE_SECS
+
+    def _remind(self):
+        if not (self.has_session or self.has_left):
+            log.warning("%g s after ps_train.Server there is no session yet. %s", REMINDER_SECS, _USE_OURS)
+
     def leave(self, state, exit_status, reason):
         """Tells the boards, once, how this task ended."""
         if not self.has_left and self.runtime.context.task.job != "ps":
@@ -116,7 +138,7 @@ class Server:
 def _as_cluster(spec):
     if isinstance(spec, Cluster):
         return spec
-    return Cluster.from_dict(spec.as_dict() if hasattr(spec, "as_dict") else spec)
+    return Cluster.from_dict(spec.as_dict() if hasattr(spec, "as_dict") else spec, FROM_SERVER)
 
 
 def _say(error):
@@ -124,7 +146,8 @@ def _say(error):
     level("%s (status %d)", error, error.exit_status)
 
 
-def _end_with_status_of_errors(task_server):
+@functools.cache
+def _end_with_status_of_errors():
     """From here on an uncaught PsTrainError ends the process with its line and status; others show their traceback."""
     previous = sys.excepthook
 
@@ -132,19 +155,25 @@ def _end_with_status_of_errors(task_server):
         status = getattr(error, "exit_status", EXIT_PERMANENT)
         is_ours = isinstance(error, PsTrainError)
         _say(error) if is_ours else previous(kind, error, trace)
-        if hasattr(task_server, "runtime"):
+        for task_server in _servers.values():
             task_server.leave("stopped" if isinstance(error, StoppedError) else "failed", status, f"{error}")
         if is_ours:
             sys.stdout.flush()
             os._exit(status)
 
     sys.excepthook = hook
-    atexit.register(lambda: _leave_at_exit(task_server))
+    atexit.register(_leave_at_exit)
 
 
-def _leave_at_exit(task_server):
-    if hasattr(task_server, "runtime") and task_server.runtime.monitor.get("state") in ("training", "ending"):
-        task_server.leave("failed", EXIT_PERMANENT, "the script ended without closing its session")
+def _leave_at_exit():
+    for task_server in _servers.values():
+        if task_server.has_left or task_server.runtime.context.task.job == "ps":
+            continue
+        reason = "the script ended without closing its session"
+        if not task_server.has_session:
+            reason = f"the script ended without a session. {_USE_OURS}"
+            log.error("%s", reason)
+        task_server.leave("failed", EXIT_PERMANENT, reason)
 
 
 class _LeaveHook(tf1.train.SessionRunHook):
@@ -210,6 +239,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
       UsageError: `master` is not the target of a `ps_train.Server` of this process, or is_chief disagrees.
       PeerLostError, ModelError: see `session`.
     """
+    _end_with_status_of_errors()
     task_server = _server_for(master, is_chief)
     problems = TrainConfig(train_dir=checkpoint_dir).problems()
     if problems:
@@ -218,6 +248,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
     runtime.config = config if config is not None else runtime.config
     global_step = tf1.train.get_or_create_global_step()
     user_hooks = [*(hooks or []), *((chief_only_hooks or []) if is_chief else [])]
+    _warn_of_stock_sync()
     saving = _saving(
         checkpoint_dir, save_checkpoint_steps, save_checkpoint_secs, summary_dir, save_summaries_steps,
         save_summaries_secs, log_step_count_steps,
@@ -228,7 +259,10 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
             runtime.context, update="sync", replicas_to_aggregate=optimizers[0].replicas_to_aggregate
         )
     runtime.guard.release = worker.make_release(runtime, optimizers)
-    step_hook = StepHook(runtime.report, runtime.monitor, runtime.guard, global_step)
+    step_hook = StepHook(
+        runtime.report, runtime.monitor, runtime.guard, global_step, train_steps=_target(user_hooks)
+    )
+    task_server.note_session()
     return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))
 
 
@@ -251,6 +285,25 @@ def _server_for(master, is_chief):
             f"Pass is_chief={context.is_chief}."
         )
     return task_server
+
+
+def _warn_of_stock_sync():
+    queues = (op for op in tf1.get_default_graph().get_operations() if op.type == "FIFOQueueV2")
+    if any(op.get_attr("shared_name") == b"sync_token_q" for op in queues):
+        log.warning(
+            "tf.train.SyncReplicasOptimizer is in use: the loss of one worker, or its end, leaves the others waiting for "
+            "ever. ps_train.SyncReplicasOptimizer takes the same arguments and knows who is there."
+        )
+
+
+def _target(hooks):
+    """The least last step of the StopAtStepHooks, or None: a job that has reached it does no further step."""
+    steps = [
+        hook._last_step
+        for hook in hooks
+        if isinstance(hook, tf1.train.StopAtStepHook) and hook._num_steps is None
+    ]
+    return min(steps, default=None)
 
 
 def _saving(

@@ -23,7 +23,7 @@ import time
 import uuid
 from typing import Any
 
-from ps_train.board import BoardError
+from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
 from ps_train.errors import (
     EXIT_PERMANENT,
     REPEAT_SECS,
@@ -37,6 +37,7 @@ from ps_train.logs import Throttle, log
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
+GRACE_SECS = 8.0
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
@@ -74,7 +75,11 @@ awake_clock = AwakeClock()
 
 
 class Link:
-    """This task's line to one ps: the board's last content, and since when it does not answer."""
+    """This task's line to one ps: the board's last content, and since when it does not answer.
+
+    Attributes:
+      reason: why the last call failed, in words; "" after one that was answered.
+    """
 
     def __init__(self, board, clock=awake_clock):
         self.board, self._clock = board, clock
@@ -90,9 +95,11 @@ class Link:
         try:
             board = self.board.exchange(records, timeout_secs)
         except BoardError as error:
-            self.reason = str(error)
+            if (self.reason, str(error)) != (NOT_TENSORFLOW, CLOSED):  # the clearer word stands
+                self.reason = str(error)
             return False
         now = self._clock()
+        self.reason = ""
         with self._lock:
             self._last_ok, self._records = now, board
             for key, record in board.items():
@@ -273,8 +280,8 @@ class Guard:
       grace_secs: how long the main thread may take to end in order.
     """
 
-    def __init__(self, judge, on_exit, grace_secs=8.0):
-        self._judge, self._on_exit, self._grace_secs = judge, on_exit, grace_secs
+    def __init__(self, judge, on_exit, grace_secs=GRACE_SECS):
+        self._judge, self._on_exit, self.grace_secs = judge, on_exit, grace_secs
         self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
         self.stop_signal: int | None = None
         self._stopped_at: float | None = None
@@ -315,7 +322,7 @@ class Guard:
     def extend(self, secs):
         """Grants the main thread `secs` from now on if it is to end, as while the chief saves."""
         if self._decided_at is not None:
-            self._decided_at = max(self._decided_at, time.monotonic() + secs - self._grace_secs)
+            self._decided_at = max(self._decided_at, time.monotonic() + secs - self.grace_secs)
 
     def finish(self, restores_signals=False):
         """The main thread has ended its work: nothing is judged any more.
@@ -337,7 +344,7 @@ class Guard:
             self._read_signals()
             if self.failure is None and judged.is_due():
                 self._ask_judge()
-            if self._decided_at is not None and time.monotonic() - self._decided_at > self._grace_secs:
+            if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
                 self._leave("and the main thread did not end in time")
 
     def _read_signals(self):
@@ -385,7 +392,9 @@ class Guard:
             os._exit(error.exit_status)
 
 
-def wait_until(condition, describe, timeout_secs, guard=None, clock=awake_clock, sleep=time.sleep):
+def wait_until(
+    condition, describe, timeout_secs, guard=None, clock=awake_clock, sleep=time.sleep, advice=""
+):  # fmt: skip
     """Waits for `condition()`, never silently and never for ever.
 
     Args:
@@ -394,9 +403,10 @@ def wait_until(condition, describe, timeout_secs, guard=None, clock=awake_clock,
       timeout_secs: the bound.
       guard: whose decisions end the wait.
       clock, sleep: for tests.
+      advice: what to do when it was in vain, a sentence.
 
     Raises:
-      PeerLostError: the bound has passed; the message holds `describe()`.
+      PeerLostError: the bound has passed; the message holds `describe()` and `advice`.
       StoppedError: a signal came.
     """
     start = clock()
@@ -409,7 +419,9 @@ def wait_until(condition, describe, timeout_secs, guard=None, clock=awake_clock,
             guard.check()
         now = clock()
         if now - start > timeout_secs:
-            raise PeerLostError(f"gave up after {timeout_secs:.3g} s of waiting for {describe()}")
+            raise PeerLostError(
+                f"gave up after {timeout_secs:.3g} s of waiting for {describe()}. {advice}".rstrip(". ")
+            )
         if throttle.is_due(now):
             log.info(
                 "waiting for %s: %.0f s so far, giving up after %.3g s", describe(), now - start, timeout_secs

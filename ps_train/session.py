@@ -65,7 +65,10 @@ class Saving:
     rate_steps: int | None = None
 
 
-def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, step_runner=None):
+def make(
+    runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, step_runner=None,
+    is_ps_lost=lambda error: False,
+):  # fmt: skip
     """Makes the session of a training task in the default graph, which it finalizes.
 
     Args:
@@ -75,7 +78,8 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, st
       hooks: the user's.
       scaffold: the user's `tf1.train.Scaffold`; its saver, init and local init ops are used where it has them.
       last_hook: its `end` comes after everything is saved.
-      step_runner: the StepRunner that will run the steps, if any; it is told of the chief's CheckpointHook.
+      step_runner: the StepRunner that will run the steps, if any; it is told of the chief's hooks that it works with.
+      is_ps_lost: function of an error: whether it comes of a ps that was lost.
 
     Returns:
       `tf1.train.MonitoredSession`.
@@ -89,17 +93,25 @@ def make(runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, st
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:
-        rosters = [_make_roster(runtime, creator, optimizers)] if optimizers else []
-        ending = _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters)
+        rosters = [_make_roster(runtime, creator, optimizers)]
+        all_members = [hook for hook in ordered if isinstance(hook, MemberHook)]
+        ending = _chief_hooks(
+            runtime, creator, optimizers, saving, step_hook, rosters, all_members, is_ps_lost
+        )
         ordered = [*rosters, *ordered, *ending]
     if step_runner is not None:
-        step_runner.checkpoint_hook = next((h for h in ordered if isinstance(h, CheckpointHook)), None)
+        step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
+        step_runner.wait_hook = _first(ordered, WaitForWorkersHook)
     if last_hook is not None:
         ordered.append(last_hook)
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
-def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters):
+def _first(hooks, kind):
+    return next((hook for hook in hooks if isinstance(hook, kind)), None)
+
+
+def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, members, is_ps_lost):
     context, timeouts = runtime.context, runtime.timeouts
     savers = []
     if saving.train_dir:
@@ -124,6 +136,8 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters):
         on_idle=lambda session: [hook.save_if_due(session) for hook in savers],
         stop_secs=timeouts.shutdown_timeout_secs,
         peer_timeout_secs=timeouts.peer_timeout_secs,
+        members=members,
+        is_ps_lost=is_ps_lost,
     )
     loops = [
         UpdateLoop(optimizer, creator.make_raw_session, lambda: runtime.guard.release())
@@ -152,6 +166,8 @@ def roster_policy(context, peer_timeout_secs):
 
     With backup workers a half-made push holds up a round that needs nobody else: it is discarded soon.
     """
+    if context.update != "sync":
+        return peer_timeout_secs, True
     removes = context.on_worker_loss == "continue"
     has_backups = context.quorum < context.cluster.num_workers
     return (min(BACKUP_LEASE_SECS, peer_timeout_secs) if has_backups else peer_timeout_secs), removes

@@ -10,6 +10,7 @@ The end of a worker, in order of preference:
 - a ps is lost for less than that: the session is made anew (`session`), the loop goes on.
 """
 
+import functools
 import time
 
 from ps_train import bring_up, checkpoints, graph, session
@@ -25,6 +26,7 @@ from ps_train.updates.ledger import REFUSED
 
 SUMMARY_STEPS = 100
 LEAVE_SECS = 3.0
+NO_ANSWER = "no answer"
 
 
 def run(runtime, config, model):
@@ -61,30 +63,25 @@ def run(runtime, config, model):
             summary_steps=SUMMARY_STEPS,
             rate_steps=SUMMARY_STEPS,
         )
+        is_lost = functools.partial(is_ps_lost, runtime)
         runner = StepRunner(
             ops,
             step_hook,
             fetches,
             always=bool(ops.hooks),
             skips_bad_numbers=context.on_nan == "skip",
-            is_ps_lost=lambda error: is_ps_lost(runtime, error),
+            is_ps_lost=is_lost,
         )
-        with session.make(runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner) as sess:
+        made = session.make(
+            runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner, is_ps_lost=is_lost
+        )
+        with made as sess:
             if context.is_chief and not sess.should_stop():
                 checkpoints.unmark_last(config.train_dir)
-            try:
-                while not sess.should_stop() and not runner.is_done:
-                    sess.run_step_fn(runner.run)
-            except tf.errors.OutOfRangeError:
-                report.reason = (
-                    f"global step {report.global_step}: data used up after {report.local_steps} local steps"
-                )
-                _check_is_input(report, config)
+            runner.loop(sess)
     runtime.guard.check()
-
-
-def _check_is_input(report, config):
-    if report.local_steps == 0 and config.train_steps is not None:
+    report.reason = step_hook.describe_end()
+    if report.local_steps == 0 and not step_hook.is_reached:
         log.warning("this worker's shard of the data is empty: input_fn gave no batch")
 
 
@@ -100,7 +97,7 @@ def judge(runtime):
     for link in monitor.links:
         if link.silent_secs() > bound:
             return PeerLostError(
-                f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason}"
+                f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}"
             )
     if view.record("job").get("is_over"):
         return None
@@ -121,7 +118,7 @@ def _judge_workers(context, view, bound):
     if not lost or (chief not in lost and num_present - len(lost) >= num_needed):
         return None
     named = ", ".join(
-        f"{task} at {context.cluster.address(task)} (last at step {records[task].get('step')})"
+        f"{task} at {context.cluster.address(task)} (last seen at global step {records[task].get('step')})"
         for task in lost
     )
     return PeerLostError(f"gone for {bound:g} s: {named}", is_model_safe=True)
@@ -171,7 +168,7 @@ def explain(runtime, error):
     """What an exception of the session means, in one line: a lost ps (PeerLostError) or the user's mistake (ModelError)."""
     if is_ps_lost(runtime, error):
         down = [link for link in runtime.monitor.links if link.silent_secs() > BEAT_SECS + 0.1]
-        named = ", ".join(f"{link.task} at {link.address} ({link.reason})" for link in down)
+        named = ", ".join(f"{link.task} at {link.address} ({link.reason or NO_ANSWER})" for link in down)
         return PeerLostError(f"a ps was lost, with the session on it: {named or cause(error)[:300]}")
     if is_bad_number(error):
         report = runtime.report

@@ -1,7 +1,7 @@
-"""The chief's roster: deals with lost workers, so that no round waits for what will never come.
+"""The chief's roster: names lost workers and, in sync, deals with them, so that no round waits for what will never come.
 
 A thread of the chief's looks at the boards twice a second. A training task that joined and then is silent for `lease_secs`,
-or has ended other than by leaving, is lost:
+or has ended other than by leaving, is lost. In sync
 
 - its half-made push, if there is one, is discarded, or the others would wait for ever for it to be complete;
 - with `--on_worker_loss=continue` it is taken out of the quorum, which shrinks.
@@ -24,13 +24,13 @@ class Roster(tf1.train.SessionRunHook):
     """Watches the workers while the chief's session lives; the first of the hooks, as others wait for rounds to go on.
 
     Args:
-      optimizers: the synchronous ones.
+      optimizers: the synchronous ones; none in async, where a lost worker is only named.
       monitor: liveness.Monitor.
       tasks: training tasks; the position is the replica's number.
       own: this task.
       make_raw_session: makes sessions for the thread.
       lease_secs: silence after which a worker counts as lost.
-      removes: whether a lost worker is taken out of the quorum.
+      removes: whether the job goes on without a lost worker; in sync it is taken out of the quorum then.
     """
 
     def __init__(self, optimizers, monitor, tasks, own, make_raw_session, lease_secs, removes):
@@ -53,7 +53,7 @@ class Roster(tf1.train.SessionRunHook):
         self._stopping.set()
 
     def _run(self, stopping):
-        with self._make_raw_session() as session:
+        with self._make_raw_session() if self._optimizers else contextlib.nullcontext() as session:
             while not stopping.wait(LOOK_SECS):
                 # A lost ps is the main thread's to deal with: it makes a new session and starts a new thread.
                 with contextlib.suppress(tf.errors.OpError):
@@ -72,7 +72,9 @@ class Roster(tf1.train.SessionRunHook):
                 self._take_out(session, replica, task)
                 self._lost.add(key)
             elif not is_lost:
-                self._lost.discard(key)
+                if any(replica == lost for lost, _ in self._lost):
+                    log.info("%s is back", task)
+                self._lost = {(lost, run) for lost, run in self._lost if lost != replica}
 
     def _take_out(self, session, replica, task):
         for optimizer in self._optimizers:
@@ -80,4 +82,11 @@ class Roster(tf1.train.SessionRunHook):
                 optimizer.remove(session, replica)
             else:
                 optimizer.forget_push(session, replica)
-        log.warning("%s is lost%s", task, ": going on without it" if self._removes else "")
+        record, consequence = (
+            self._monitor.view().record(str(task)),
+            ": going on without it" if self._removes else "",
+        )
+        if record.get("state") in ("failed", "stopped"):
+            log.warning("%s has ended (%s)%s", task, record.get("reason"), consequence)
+        else:
+            log.warning("%s has been silent for %.3g s%s", task, self._lease_secs, consequence)

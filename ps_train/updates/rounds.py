@@ -26,6 +26,7 @@ class MemberHook(tf1.train.SessionRunHook):
     def __init__(self, optimizer):
         self.optimizer = optimizer
         self.guard: Any = None  # liveness.Guard, set by session.make
+        self._has_left = False
 
     def begin(self):
         """Checks that the graph has the optimizer's nodes."""
@@ -43,15 +44,21 @@ class MemberHook(tf1.train.SessionRunHook):
             if other.update_loop is not None:
                 other.update_loop.start(session, coord)
         optimizer = self.optimizer
+        self._has_left = False
         token = session.run(optimizer.ledger.join)
         if token == REFUSED:
             token = session.run(optimizer.ledger.token)
         session.run(optimizer._set_stamp, {optimizer._new_stamp: token})
 
-    def end(self, session):
-        """Shrinks the quorum by this replica, unless it was stopped by a signal and will come back."""
-        if self.guard is None or self.guard.stop_signal is None:
+    def leave(self, session):
+        """Shrinks the quorum by this replica, once, unless it was stopped by a signal and will come back."""
+        if not self._has_left and (self.guard is None or self.guard.stop_signal is None):
+            self._has_left = True
             self.optimizer.remove(session, self.optimizer.ledger.replica)
+
+    def end(self, session):
+        """Leaves."""
+        self.leave(session)
 
 
 class UpdateLoop(tf1.train.SessionRunHook):

@@ -16,15 +16,15 @@ pytestmark = pytest.mark.cluster
 class Script:
     """The processes of one job of `models/script.py`."""
 
-    def __init__(self, folder, update, *more):
+    def __init__(self, folder, update, *more, script=MODELS / "script.py", env=None):
         self.folder, self.tasks = folder, {}
         ps, *workers = (f"localhost:{port}" for port in free_ports(3))
         for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
             command = [
-                sys.executable, str(MODELS / "script.py"), job, str(index), ps, ",".join(workers),
+                sys.executable, str(script), job, str(index), ps, ",".join(workers),
                 str(folder / "train"), update, *more,
             ]  # fmt: skip
-            env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+            env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
             with open(self.log_path(f"{job}:{index}"), "wb") as log:
                 self.tasks[f"{job}:{index}"] = subprocess.Popen(
                     command, stdout=log, stderr=log, env=env, start_new_session=True
@@ -61,8 +61,8 @@ class Script:
 def start(tmp_path):
     scripts = []
 
-    def start_script(*args):
-        scripts.append(Script(tmp_path, *args))
+    def start_script(*args, **options):
+        scripts.append(Script(tmp_path, *args, **options))
         return scripts[-1]
 
     yield start_script
@@ -107,3 +107,76 @@ def test_signals_have_their_effect_again_after_the_loop(start):
         script.tasks[name].send_signal(signal.SIGTERM)
     script.expect(secs=10, worker0=-signal.SIGTERM, worker1=-signal.SIGTERM)
     script.expect(ps0=0)
+
+
+def test_a_finished_script_does_no_further_step(start, tmp_path):
+    for _ in range(2):
+        start("async", "60").expect(ps0=0, worker0=0, worker1=0)
+        if _ == 0:
+            before = sorted(path.name for path in (tmp_path / "train").glob("model.ckpt*"))
+    assert sorted(path.name for path in (tmp_path / "train").glob("model.ckpt*")) == before
+
+
+@pytest.fixture
+def with_stock(tmp_path):
+    """Makes a copy of the script in which some of ps_train's names are TensorFlow's."""
+
+    def make(*names):
+        text = (MODELS / "script.py").read_text()
+        for name in names:
+            assert f"ps_train.{name}" in text
+            text = text.replace(f"ps_train.{name}", f"tf.train.{name}")
+            if name == "Server(":  # without the arguments that only ours has
+                text = text.replace(", peer_timeout_secs=8, shutdown_timeout_secs=8", "")
+        (tmp_path / "stock.py").write_text(text)
+        return tmp_path / "stock.py"
+
+    return make
+
+
+def test_a_stock_session_on_our_server_ends_and_is_named(start, with_stock):
+    """The ps tasks cannot see when such a job is over: that is said, and nobody stays behind."""
+    script = start("async", "60", script=with_stock("MonitoredTrainingSession"))
+    script.wait_for_line(
+        "worker:0", "error: the script ended without a session. Expected a ps_train.MonitoredTra"
+    )
+    script.expect(ps0=1)
+    assert "the script ended without a session. Expected a ps_train.MonitoredTrainingSession" in script.log(
+        "ps:0"
+    )
+
+
+def test_a_signal_ends_a_stock_session_on_our_server(start, with_stock):
+    script = start("async", script=with_stock("MonitoredTrainingSession"))
+    script.wait_for_line("worker:0", "listening")
+    time.sleep(5)
+    for name in ("worker:0", "worker:1"):
+        script.tasks[name].send_signal(signal.SIGTERM)
+    script.expect(secs=5, worker0=143, worker1=143)
+
+
+def test_a_stock_sync_optimizer_is_warned_of(start, with_stock):
+    script = start("sync", "40", script=with_stock("SyncReplicasOptimizer"))
+    script.wait_for_line("worker:0", "warning: tf.train.SyncReplicasOptimizer is in use")
+
+
+def test_our_session_on_a_stock_server_is_one_line(start, with_stock):
+    script = start("async", "40", script=with_stock("Server("))
+    script.expect(worker0=1)
+
+
+def test_a_mistake_in_a_script_s_cluster_is_one_line_about_the_server(tmp_path):
+    script = [sys.executable, str(MODELS / "script.py")]
+    for args, expected in (
+        (
+            ["worker", "5", "localhost:1", "localhost:2", "-", "async"],
+            "Check what ps_train.Server was given.",
+        ),
+        (["wroker", "0", "localhost:1", "localhost:2", "-", "async"], "there is no job 'wroker'"),
+        (["worker", "0", "localhost", "localhost:2", "-", "async"], "Check what ps_train.Server was given."),
+    ):
+        done = subprocess.run([*script, *args], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1, done
+        lines = [line for line in done.stderr.splitlines() if re.match(r"\d\d:\d\d:\d\d", line)]
+        assert len(lines) == 1 and expected in lines[0] and "TF_CONFIG" not in lines[0], done.stderr
+        assert "Traceback" not in done.stderr

@@ -138,13 +138,13 @@ def test_target(graph, clock):
     bring_up(step_hook, 48)
     assert not do_step(step_hook, 49).stop_requested
     assert do_step(step_hook, 51).stop_requested
-    assert report.reason == "global step 51: target of 50 reached"
+    assert step_hook.describe_end() == "global step 51: target of 50 reached"
 
 
 def test_target_that_is_reached_already(graph, clock):
     step_hook, report, _ = make_step_hook(clock, train_steps=50)
     assert bring_up(step_hook, 50).stop_requested
-    assert report.reason == "global step 50: the target of 50 is reached already"
+    assert step_hook.describe_end() == "global step 50: target of 50 reached already"
     assert report.local_steps == 0
 
 
@@ -276,12 +276,19 @@ TRAINING = {"state": "training", "step": 9}
 
 
 def pending(records, ages=None, waited=0.0, is_reached=False):
-    hook = WaitForWorkersHook(
-        FakeMonitor(FakeView(records, ages)), WORKERS, FakeGuard(), SimpleNamespace(is_reached=is_reached),
-        on_idle=lambda session: None, stop_secs=30, peer_timeout_secs=60,
-    )  # fmt: skip
+    hook = make_wait(records, ages)
     hook._is_reached = is_reached
     return hook.pending(waited)
+
+
+def make_wait(records, ages=None, guard=None, **options):
+    step_hook = SimpleNamespace(
+        is_reached=False, session="s1", look=lambda session: None, end=lambda session: None
+    )
+    return WaitForWorkersHook(
+        FakeMonitor(FakeView(records, ages)), WORKERS, guard or FakeGuard(), step_hook,
+        on_idle=lambda session: None, stop_secs=30, peer_timeout_secs=60, **options,
+    )  # fmt: skip
 
 
 def test_workers_that_train_are_waited_for():
@@ -313,9 +320,48 @@ def test_at_the_target_a_worker_has_time_for_its_last_step(lines):
     assert lines() == ["worker:1 did not leave within 30 s of the target; its last step is lost"]
 
 
-def test_a_signal_ends_the_wait():
-    hook = WaitForWorkersHook(
-        FakeMonitor(FakeView({"worker:1": TRAINING})), WORKERS, FakeGuard(StoppedError("stopped by SIGINT", 130)),
-        SimpleNamespace(is_reached=False), lambda session: None, 30, 60,
-    )  # fmt: skip
-    hook.end(None)
+STOPPED = {"state": "stopped"}
+
+
+def stopping(waited, **records):
+    hook = make_wait({f"worker:{name[1]}": record for name, record in records.items()})
+    return hook.stopping(waited)
+
+
+def test_after_a_signal_the_others_may_be_about_to_stop():
+    assert stopping(1.4, w1=TRAINING, w2=TRAINING) == ["worker:1", "worker:2"]
+    assert stopping(1.6, w1=TRAINING, w2=TRAINING) == [], "the signal was for the chief alone"
+    assert stopping(3.9, w1=TRAINING, w2=STOPPED) == ["worker:1"]
+    assert stopping(4.1, w1=TRAINING, w2=STOPPED) == []
+    assert stopping(0.0, w1=STOPPED, w2={"state": "left"}) == []
+
+
+def test_a_signal_and_a_failure_end_the_wait():
+    make_wait({"worker:1": STOPPED}, guard=FakeGuard(stop_signal=15)).end(None)
+    guard = FakeGuard()
+    guard.failure = PeerLostError("gone")
+    make_wait({"worker:1": TRAINING}, guard=guard).end(None)
+
+
+def test_a_ps_lost_during_the_wait_means_more_training():
+    """The step function runs again on a new session: it is not over, and waits anew when it is called the next time."""
+    hook = make_wait({"worker:1": STOPPED, "worker:2": STOPPED}, is_ps_lost=lambda error: True)
+
+    def lost(session):
+        raise tf.errors.CancelledError(None, None, "the session was lost")
+
+    hook._step_hook.look = lost
+    with pytest.raises(tf.errors.AbortedError, match="the session was lost"):
+        hook.run(None)
+    hook._step_hook.session, hook._step_hook.look = "s2", lambda session: None
+    hook.run(None)
+    assert not hook.is_over
+    hook.run(None)
+    assert hook.is_over
+
+
+def test_members_leave_their_rounds_before_the_wait():
+    left = []
+    hook = make_wait({"worker:1": STOPPED, "worker:2": STOPPED}, members=[SimpleNamespace(leave=left.append)])
+    hook.run(None)
+    assert hook.is_over and left == ["s1"]

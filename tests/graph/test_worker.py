@@ -51,7 +51,7 @@ def test_a_failure_that_may_heal():
 
 def test_the_chief_is_needed_in_async():
     assert judge({"worker:0": OK}, {"worker:0": 61}) == (
-        "gone for 60 s: worker:0 at w0:1 (last at step 9)", 138,
+        "gone for 60 s: worker:0 at w0:1 (last seen at global step 9)", 138,
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_another_worker_is_not_needed_in_async():
 
 def test_everyone_is_needed_in_sync():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync") == (
-        "gone for 60 s: worker:2 at w2:1 (last at step 9)", 138,
+        "gone for 60 s: worker:2 at w2:1 (last seen at global step 9)", 138,
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_a_job_that_goes_on_without_lost_workers_still_needs_its_chief():
     records = {"worker:0": OK, "worker:2": OK}
     assert judge(records, {"worker:2": 61}, **options) is None
     assert judge(records, {"worker:0": 61}, **options) == (
-        "gone for 60 s: worker:0 at w0:1 (last at step 9)", 138,
+        "gone for 60 s: worker:0 at w0:1 (last seen at global step 9)", 138,
     )  # fmt: skip
 
 
