@@ -21,8 +21,9 @@ from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, ModelError, PsTrainError, UsageError
 from ps_train.explain import as_model_error
+from ps_train.guard import Guard
 from ps_train.inputs import build_input_init
-from ps_train.liveness import SILENCE_SECS, Guard, wait_until
+from ps_train.liveness import SILENCE_SECS, wait_until
 from ps_train.logs import Throttle, log
 from ps_train.model import load_model
 from ps_train.reports import Report

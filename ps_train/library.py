@@ -27,8 +27,8 @@ from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf1
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
+from ps_train.guard import GRACE_SECS
 from ps_train.hooks import StepHook
-from ps_train.liveness import GRACE_SECS
 from ps_train.logs import log
 from ps_train.reports import Report
 from ps_train.startup import start_task

@@ -1,43 +1,27 @@
-"""Who is alive, outside `session.run`: beats to the boards, signals, and the last resort when the main thread is stuck.
+"""Who is alive, outside `session.run`: beats to the boards, and waits that end.
 
     monitor = Monitor(TaskId("worker", 1), [Board(...)])   # a daemon thread a ps: writes this task's record, reads all
     monitor.start()
     monitor.post(state="training", step=12)
     monitor.view().record("worker:0")                      # {'state': 'training', ...}, and .age(key) in seconds
 
-    guard = Guard(judge, on_exit)                          # a daemon thread: signals, and `judge()` twice a second
-    guard.check()                                          # in the main thread, between steps: raises what was decided
-
-A thread blocked in `session.run` cannot be interrupted: TensorFlow's timeouts do not fire there while a ps is frozen, and
-Python runs no signal handler. So the guard decides, releases what it can, gives the main thread a few seconds to end in
-order, and then writes the report and leaves with `os._exit`.
+    wait_until(lambda: monitor.links[0].is_up, lambda: "ps:0 at a:2222", timeout_secs=60, guard=guard)
 
 Ages are measured by the observer's clock from the moment at which it saw a record change; clocks of different hosts are
 never compared.
 """
 
 import os
-import signal
 import threading
 import time
 import uuid
-from typing import Any
 
 from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
-from ps_train.errors import (
-    EXIT_PERMANENT,
-    REPEAT_SECS,
-    PeerLostError,
-    PsTrainError,
-    StoppedError,
-    blame,
-    blamed,
-)
+from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, blame, blamed
 from ps_train.logs import Throttle, log
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
-GRACE_SECS = 8.0
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
@@ -262,134 +246,6 @@ class Monitor:
                 log.error("the board of %s: %r", link.task, error)
             wake.wait(BEAT_SECS)
             wake.clear()
-
-
-class Guard:
-    """Watches over the main thread of a task.
-
-    1. A first SIGINT or SIGTERM sets `stop_signal`, calls `release` and leaves the rest to the main thread, which sees it
-       in `check` or `should_stop`; after `grace_secs`, or at a second signal, the process ends at once. One that comes
-       within half a second of the first is no second one: a terminal and a launcher both pass on one request, and Linux
-       sends the signal of a parent's death for each of the parent's threads.
-    2. Twice a second `judge()` is asked; an error that it returns is kept for `check`, and if the main thread has not
-       ended `grace_secs` later, the process ends with the error's status.
-
-    Args:
-      judge: returns a PsTrainError or None; called in the guard's thread.
-      on_exit: called with (exit status, reason) right before the process is ended from here: writes the report.
-      grace_secs: how long the main thread may take to end in order.
-    """
-
-    def __init__(self, judge, on_exit, grace_secs=GRACE_SECS):
-        self._judge, self._on_exit, self.grace_secs = judge, on_exit, grace_secs
-        self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
-        self.stop_signal: int | None = None
-        self._stopped_at: float | None = None
-        self.failure: PsTrainError | None = None
-        self._decided_at: float | None = None
-        self._done = threading.Event()
-        self._previous: dict[int, Any] = {}
-        self._read_fd = self._write_fd = None
-
-    def start(self, handle_signals=True):
-        """Starts the thread; takes SIGINT and SIGTERM if asked to (from the main thread only)."""
-        if handle_signals:
-            self._read_fd, self._write_fd = os.pipe()
-            os.set_blocking(self._write_fd, False)
-            os.set_blocking(self._read_fd, False)
-            signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, lambda *_: None)
-        threading.Thread(target=self._run, daemon=True, name="ps_train-guard").start()
-
-    @property
-    def should_stop(self):
-        """Whether the main thread is to end, for whatever reason."""
-        return self.stop_signal is not None or self.failure is not None
-
-    def check(self):
-        """Raises the failure or StoppedError if there is one."""
-        if self.failure is not None:
-            raise self.failure
-        if self.stop_signal is not None:
-            raise self.stopped_error()
-
-    def stopped_error(self):
-        """The error that a task ends with after a signal."""
-        number = self.stop_signal or signal.SIGTERM
-        return StoppedError(f"stopped by {signal.Signals(number).name}", 128 + number)
-
-    def extend(self, secs):
-        """Grants the main thread `secs` from now on if it is to end, as while the chief saves."""
-        if self._decided_at is not None:
-            self._decided_at = max(self._decided_at, time.monotonic() + secs - self.grace_secs)
-
-    def finish(self, restores_signals=False):
-        """The main thread has ended its work: nothing is judged any more.
-
-        Args:
-          restores_signals: give signals their earlier effect again, as the process will go on with other things.
-        """
-        self._done.set()
-        if restores_signals and self._previous and threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(-1)
-            for number, handler in self._previous.items():
-                signal.signal(number, handler)
-            self._previous.clear()
-
-    def _run(self):
-        judged = Throttle(0.5)
-        while not self._done.wait(0.05):
-            awake_clock()
-            self._read_signals()
-            if self.failure is None and judged.is_due():
-                self._ask_judge()
-            if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
-                self._leave("and the main thread did not end in time")
-
-    def _read_signals(self):
-        if self._read_fd is None:
-            return
-        try:
-            numbers = os.read(self._read_fd, 64)
-        except BlockingIOError:
-            return
-        for number in numbers:
-            if number not in (signal.SIGINT, signal.SIGTERM):
-                continue
-            if self._stopped_at is not None:
-                if time.monotonic() - self._stopped_at >= REPEAT_SECS:
-                    self._leave("twice")
-                continue
-            self.stop_signal, self._stopped_at = number, time.monotonic()
-            log.info("%s: ending in order; a second signal ends at once", signal.Signals(number).name)
-            self._decide()
-
-    def _ask_judge(self):
-        try:
-            failure = self._judge()
-        except Exception as error:  # thread boundary: a fault of ours must not leave the task unguarded
-            failure = PsTrainError(f"internal error in the guard: {error!r}")
-        if failure is not None and not self._done.is_set():
-            self.failure = failure
-            self._decide()
-
-    def _decide(self):
-        self._decided_at = self._decided_at or time.monotonic()
-        try:
-            self.release()
-        except Exception as error:  # thread boundary: a release that fails leaves the last resort
-            log.debug("release failed: %r", error)
-
-    def _leave(self, why):
-        if self._done.is_set():
-            return
-        error = self.failure or self.stopped_error()
-        log.error("%s, %s: leaving", error, why)
-        try:
-            self._on_exit(error.exit_status, str(error))
-        finally:
-            os._exit(error.exit_status)
 
 
 def wait_until(

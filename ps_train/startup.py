@@ -7,7 +7,8 @@ runtime.guard.finish()
 
 from ps_train import server, session, task_context, worker
 from ps_train.board import Board
-from ps_train.liveness import Guard, Monitor
+from ps_train.guard import Guard
+from ps_train.liveness import Monitor
 from ps_train.logs import log
 
 

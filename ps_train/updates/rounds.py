@@ -25,7 +25,7 @@ class MemberHook(tf1.train.SessionRunHook):
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
-        self.guard: Any = None  # liveness.Guard, set by session.make
+        self.guard: Any = None  # guard.Guard, set by session.make
         self._has_left = False
 
     def begin(self):

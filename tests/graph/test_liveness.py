@@ -1,11 +1,7 @@
-"""Waits, links, views and the guard, with the clock in the test's hand."""
+"""Waits, links and views, with the clock in the test's hand."""
 
 import logging
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from fakes import Clock, FakeGuard
@@ -13,8 +9,8 @@ from fakes import Clock, FakeGuard
 from ps_train import liveness
 from ps_train.board import BoardError
 from ps_train.cluster import TaskId
-from ps_train.errors import PeerLostError, PsTrainError, StoppedError
-from ps_train.liveness import Guard, Link, Monitor, View, wait_until
+from ps_train.errors import PeerLostError, StoppedError
+from ps_train.liveness import Link, Monitor, View, wait_until
 
 pytestmark = pytest.mark.graph
 PS = TaskId("ps", 0)
@@ -167,108 +163,3 @@ def test_ps_runs_leaves_out_who_is_not_up():
 
 
 # The guard.
-
-
-def test_guard_raises_what_was_decided():
-    guard = Guard(lambda: None, None)
-    guard.check()
-    assert not guard.should_stop
-    guard.stop_signal = signal.SIGINT
-    with pytest.raises(StoppedError) as raised:
-        guard.check()
-    assert (str(raised.value), raised.value.exit_status) == ("stopped by SIGINT", 130)
-    guard.failure = PeerLostError("ps:0 is gone")
-    with pytest.raises(PeerLostError, match="ps:0 is gone"):
-        guard.check()
-    assert guard.should_stop
-
-
-def test_guard_keeps_the_judge_s_first_error_and_releases():
-    guard = Guard(lambda: PeerLostError("lost"), None)
-    released = []
-    guard.release = lambda: released.append(True)
-    guard._ask_judge()
-    assert str(guard.failure) == "lost" and released == [True]
-
-
-def test_guard_survives_a_judge_and_a_release_with_faults():
-    def fault():
-        raise KeyError("x")
-
-    guard = Guard(fault, None)
-    guard.release = fault
-    guard._ask_judge()
-    assert str(guard.failure) == "internal error in the guard: KeyError('x')"
-    assert isinstance(guard.failure, PsTrainError) and guard.failure.exit_status == 1
-
-
-def test_nothing_is_judged_after_the_end():
-    guard = Guard(lambda: PeerLostError("the others have ended, too"), None)
-    guard.finish()
-    guard._ask_judge()
-    guard.check()
-
-
-CHILD = """
-    import signal, sys, threading, time
-    from ps_train import logs
-    from ps_train.errors import PeerLostError, PsTrainError
-    from ps_train.liveness import Guard
-
-    logs.start("worker:0")
-    kind = sys.argv[1]
-    judge = (lambda: PeerLostError("ps:0 is gone")) if kind == "judge" else (lambda: None)
-    guard = Guard(judge, lambda status, reason: print("report", status, reason, flush=True), grace_secs=0.5)
-    released = threading.Event()
-    guard.release = released.set
-    guard.start()
-    print("ready", flush=True)
-    lock = threading.Lock()
-    lock.acquire()
-    if kind == "orderly":
-        released.wait()                        # as a wait that the release ends
-        try:
-            guard.check()
-        except PsTrainError as error:
-            guard.finish()
-            print("orderly", error.exit_status, error, flush=True)
-            sys.exit(error.exit_status)
-    while True:                                # as session.run on a frozen ps: runs no signal handler of Python
-        lock.acquire()
-"""
-
-
-def run_child(kind, *signals):
-    """(status, lines on stdout after "ready") of a process with a guard."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CHILD), kind],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert child.stdout.readline() == "ready\n", child.communicate(timeout=10)[1]
-        for number in signals:
-            child.send_signal(number)
-        out, err = child.communicate(timeout=30)
-        assert "Traceback" not in err, err
-        return child.returncode, out.splitlines(), err
-    finally:
-        child.kill()
-        child.wait(10)
-
-
-def test_signal_ends_a_wait_in_order():
-    status, lines, err = run_child("orderly", signal.SIGTERM)
-    assert (status, lines) == (143, ["orderly 143 stopped by SIGTERM"])
-    assert "worker:0 SIGTERM: ending in order; a second signal ends at once" in err
-
-
-def test_signal_ends_a_main_thread_that_is_stuck():
-    status, lines, err = run_child("stuck", signal.SIGINT)
-    assert (status, lines) == (130, ["report 130 stopped by SIGINT"])
-    assert "error: stopped by SIGINT, and the main thread did not end in time: leaving" in err
-
-
-def test_judge_ends_a_main_thread_that_is_stuck():
-    status, lines, err = run_child("judge")
-    assert (status, lines) == (138, ["report 138 ps:0 is gone"])
-    assert "error: ps:0 is gone, and the main thread did not end in time: leaving" in err
