@@ -118,10 +118,15 @@ def _judge_workers(context, view, bound):
     if not lost or (chief not in lost and num_present - len(lost) >= num_needed):
         return None
     named = ", ".join(
-        f"{task} at {context.cluster.address(task)} (last seen at global step {records[task].get('step')})"
-        for task in lost
+        f"{task} at {context.cluster.address(task)} ({_last_word(records[task])})" for task in lost
     )
     return PeerLostError(f"gone for {bound:g} s: {named}", is_model_safe=True)
+
+
+def _last_word(record):
+    if record.get("state") in ("failed", "stopped"):
+        return record.get("reason", record["state"])
+    return f"last seen at global step {record.get('step')}"
 
 
 def make_release(runtime, optimizers):
@@ -148,12 +153,14 @@ def make_release(runtime, optimizers):
 
 
 def leave(runtime, state, exit_status, reason):
-    """Tells the boards how this task ended, so that nobody waits for it; tries for LEAVE_SECS to reach all of them."""
+    """Tells the boards how this task ended, so that nobody waits for it; those that were up lately get LEAVE_SECS."""
     runtime.monitor.post(state=state, exit_status=exit_status, reason=reason)
     if state == "left" and runtime.context.is_chief:
         runtime.monitor.publish("job", is_over=True, step=runtime.report.global_step, reason=reason)
     deadline = time.monotonic() + LEAVE_SECS
     while not runtime.monitor.flush() and time.monotonic() < deadline:
+        if not any(link.is_up and link.reason for link in runtime.monitor.links):
+            return  # those that did not answer are gone, and have been
         time.sleep(0.1)
 
 

@@ -77,6 +77,39 @@ def test_sigterm_of_the_chief(make_job):
     assert ps.report["outcome"] == "stopped"
 
 
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_a_signal_to_the_whole_job_loses_no_step(make_job, update):
+    """Whoever gets it first: the last step that any worker has done is in the checkpoint."""
+    flags = [*ENDLESS, f"--update={update}", "--save_checkpoint_steps=1000000"]
+    job = make_job(1, 3, flags=flags, params="slow=2:100")
+    ps, *workers = job.start_all()
+    for worker in workers:
+        wait_for_step(worker, 20)
+    for worker in workers:
+        worker.send(signal.SIGINT)
+    job.expect_exits(130, workers, secs=15)
+    saved = int(checkpoint_of(job.train_dir)["global_step"])
+    assert saved >= max(worker.report["global_step"] for worker in workers)
+    if update == "async":
+        assert saved == sum(worker.report["local_steps"] for worker in workers)
+    assert workers[0].report["global_step"] == saved
+
+
+def test_ps_is_lost_while_the_chief_waits_for_the_others(make_job):
+    """The chief's data is used up; it restores the model on the new ps, trains on and ends with the others."""
+    flags = ["--save_checkpoint_steps=20", "--log_every_secs=0.2"]
+    job = make_job(2, 2, flags=flags, params="batches=10:120,slow=1:100")
+    _, ps, chief, other = job.start_all()
+    chief.wait_for_line("waiting for worker:1 .* to finish")
+    wait_for_step(other, 60)
+    ps.kill()
+    again = job.start("ps:1")
+    job.expect_exits(0, [job.tasks[0], again, chief, other])
+    assert "restored " in chief.log and "a new one" in chief.log
+    assert chief.report["local_steps"] == 20 and other.report["local_steps"] > 120
+    assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"]
+
+
 def test_ps_in_another_order_on_one_worker(make_job):
     job = make_job(2, 2, flags=["--train_steps=20"])
     swapped = ",".join(reversed(job.ps_hosts))
@@ -130,7 +163,7 @@ def test_chief_is_gone_for_good(make_job):
     job.expect_exits(138, [other], secs=6 + 15)
     job.expect_exits(138, [ps], secs=6 + 15)
     assert re.fullmatch(
-        rf"gone for 6 s: worker:0 at {job.worker_hosts[0]} \(last at step \d+\)",
+        rf"gone for 6 s: worker:0 at {job.worker_hosts[0]} \(last seen at global step \d+\)",
         other.report["reason"],
     )
     assert ps.report["reason"] == "every worker has been gone for 6 s and the job is not over"
@@ -151,3 +184,18 @@ def test_async_worker_that_comes_late_and_one_that_is_killed(make_job):
     shown = [int(step) for step in re.findall(r"step (\d+)/", chief.log)]
     assert shown == sorted(shown) and shown[-1] > 20
     np.testing.assert_allclose(checkpoint_of(job.train_dir)["w"], [2, -3], atol=0.5)
+
+
+def test_an_async_worker_that_is_gone_is_named_by_the_chief(make_job):
+    job = make_job(1, 2, flags=ENDLESS, params="slow=0:10", timeout_secs=6)
+    _, chief, other = job.start_all()
+    wait_for_step(other, 10)
+    other.kill()
+    chief.wait_for_line("warning: worker:1 has been silent for 6 s: going on without it", 6 + 10)
+    again = job.start("worker:1")
+    chief.wait_for_line("worker:1 is back")
+    again.send(signal.SIGTERM)
+    job.expect_exits(143, [again])
+    chief.wait_for_line(r"warning: worker:1 has ended \(stopped by SIGTERM\): going on without it", 5)
+    chief.send(signal.SIGTERM)
+    job.expect_exits(143, [chief])

@@ -66,6 +66,16 @@ def test_everyone_is_needed_in_sync():
     )  # fmt: skip
 
 
+def test_one_that_was_stopped_is_said_to_be():
+    records = {
+        "worker:0": OK,
+        "worker:2": {"state": "stopped", "exit_status": 143, "reason": "stopped by SIGTERM"},
+    }
+    assert judge(records, {"worker:2": 61}, update="sync") == (
+        "gone for 60 s: worker:2 at w2:1 (stopped by SIGTERM)", 138,
+    )  # fmt: skip
+
+
 def test_a_backup_worker_is_not_needed():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=2) is None
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=3) is not None
