@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 
-from ps_train.checkpoints import checkpoint_step
+from ps_train.checkpoints import all_checkpoints, checkpoint_step, latest_checkpoint
 from ps_train.compat import tf, tf1
 from ps_train.logs import log
 
@@ -38,6 +38,11 @@ class CheckpointHook(tf1.train.SessionRunHook):
         clock=time.monotonic,
     ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
+        self._train_dir, self._known = (
+            train_dir,
+            set(),
+        )  # checkpoints that were there before, or are this job's
+        self._is_warned = False
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._optimizers, self._before_save = optimizers, before_save
@@ -52,6 +57,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
         step = int(session.run(self._read_step))
+        self._known.update(all_checkpoints(self._train_dir))
         self._saved_at = self._clock()
         if self._report.checkpoint is None:
             self.save(session, step)
@@ -76,6 +82,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
     def save(self, session, step):
         """Writes `model.ckpt-<step>`."""
         self._before_save()
+        self._look_for_another_job()
         with contextlib.ExitStack() as held:
             for optimizer in self._optimizers:
                 held.enter_context(optimizer.paused(session))
@@ -86,6 +93,16 @@ class CheckpointHook(tf1.train.SessionRunHook):
             self._write_meta(path + ".meta")
         self._saved_step, self._saved_at = step, self._clock()
         self._report.checkpoint = path
+        self._known.add(path)
+
+    def _look_for_another_job(self):
+        newest = latest_checkpoint(self._train_dir)
+        if newest and newest not in self._known and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "%s is not of this job: another one is saving there. Give each job a train_dir of its own",
+                newest,
+            )
 
     def end(self, session):
         """Saves the last step if it is not saved yet."""

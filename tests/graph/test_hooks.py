@@ -259,6 +259,26 @@ def test_the_step_is_read_anew_before_saving(saving, tmp_path):
     assert report.checkpoint.endswith("model.ckpt-13")
 
 
+def test_another_job_in_the_same_directory_is_named(saving, tmp_path, lines):
+    """Not those that were there before, nor one's own; once."""
+    for step in (3, 5):
+        before, _, session, set_step = saving(save_steps=1)
+        set_step(step)
+        before.after_create_session(session, None)
+    hook, _, session, set_step = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    for step in (10, 20):
+        set_step(step)
+        hook.save(session, step)
+    assert lines() == []
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-99"\n')
+    (tmp_path / "model.ckpt-99.index").touch()
+    hook.save(session, 20)
+    hook.save(session, 20)
+    (line,) = lines()
+    assert line.startswith(f"{tmp_path / 'model.ckpt-99'} is not of this job: another one is saving there.")
+
+
 def test_the_last_step_is_saved_once(saving, tmp_path, lines):
     hook, _, session, set_step = saving(save_secs=600)
     hook.after_create_session(session, None)
