@@ -5,7 +5,7 @@
 1. Directories are made, loopback ports reserved; TensorFlow is imported once, and every task forked from there
    (`process`), the evaluation, too: it waits for its turn, as nothing can be forked later, when gRPC's threads run here.
 2. Twice a second the boards say how far the tasks are.
-3. A worker that a signal has ended, not the chief, is lost: an async job, one with enough backup workers, or with
+3. A worker that a signal has ended, not the chief, is lost (`failures`): an async job, one with enough backup workers, or with
    `--on_worker_loss=continue` goes on without it. The boards are told, as it cannot do that itself any more.
 4. The end is the first of
    - every task that is not lost has ended with 0: the held-out data is evaluated, and what to do next is printed;
@@ -31,15 +31,8 @@ from typing import NamedTuple
 from ps_train import checkpoints, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
-from ps_train.errors import (
-    EXIT_DONE,
-    EXIT_PERMANENT,
-    EXIT_SIGINT,
-    EXIT_SIGTERM,
-    REPEAT_SECS,
-    UsageError,
-    blamed,
-)
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError
+from ps_train.failures import End, Failure, Policy, describe_end
 from ps_train.follower import Follower
 from ps_train.local_config import fill_in, log_path, make_directories, report_path
 from ps_train.process import SignalInbox, TaskProcess
@@ -49,7 +42,6 @@ from ps_train.summary import Summary
 
 EVALUATOR = TaskId("evaluator", 0)
 TICK_SECS = 0.1
-BLAME_SECS = 5.0
 PS_LINGER_SECS = 5.0
 EVALUATING = "evaluating on held-out data"
 IMPORTING = "importing TensorFlow, which takes some seconds"
@@ -106,24 +98,6 @@ def run_local(config: TrainConfig, num_ps: int, num_workers: int, roles: Roles) 
         screen.close()
 
 
-class Failure(NamedTuple):
-    """The task that failed first; `log` is its path and what is worth to be known about it."""
-
-    name: str
-    status: int
-    reason: str
-    log: str
-
-    @property
-    def is_permanent(self) -> bool:
-        """Whether the same again would fail again."""
-        return self.status < 128
-
-    def __str__(self) -> str:
-        """The headline."""
-        return f"{self.name} failed (status {self.status}): {self.reason}\nIts log: {self.log}"
-
-
 class LocalCluster:
     """The processes of a cluster on this host, from start to status."""
 
@@ -133,14 +107,12 @@ class LocalCluster:
         self._finished = checkpoints.finished_at(config.train_dir, config.train_steps)
         self._tasks: dict[TaskId, TaskProcess] = {}
         self._evaluation: TaskProcess | None = None
-        self._ended: list[TaskId] = []  # in order
-        self._lost: dict[TaskId, str] = {}  # with the reason
+        self._policy = Policy(cluster, config)
         self._signal: int | None = None
         self._failure: Failure | None = None
         self._asked_at: float | None = None  # for the end of all tasks
         self._deadline: float | None = None  # of an end that has been asked for
         self._asked_ps: set[TaskId] = set()
-        self._suspected_at: float | None = None
         self._follower = Follower(cluster, config)
 
     # The start.
@@ -204,7 +176,7 @@ class LocalCluster:
         with SignalInbox() as inbox:
             if self._tasks and not process.can_fork():
                 self._roles.prepare()  # the spawned tasks import at the same time
-            while len(self._ended) < len(self._tasks):
+            while len(self._policy.ends) < len(self._tasks):
                 self._tick(inbox)
             self._follower.close()
             if self._tasks:
@@ -227,14 +199,14 @@ class LocalCluster:
 
     def _say_trained(self) -> None:
         self._screen.say(self._summary.trained(self._follower.report(self._cluster.chief_task)))
-        for task, reason in self._lost.items():
+        for task, end in self._policy.lost.items():
             steps = self._follower.local_steps(task)
             when = (
                 "before its first step"
                 if steps is None
                 else f"after about {counted(steps, 'step')} of its own"
             )
-            self._screen.say(f"{task} was lost {when}: {reason}. Its log: {self._tasks[task].log_path}")
+            self._screen.say(f"{task} was lost {when}: {end.reason}. Its log: {self._tasks[task].log_path}")
 
     def kill(self) -> None:
         """Ends whatever still runs, at once."""
@@ -245,11 +217,10 @@ class LocalCluster:
         for number in inbox.wait(TICK_SECS):
             self._on_signal(number, time.monotonic())
         for task, running in self._tasks.items():
-            if task not in self._ended and running.poll() is not None:
-                self._ended.append(task)
-                self._note_if_lost(task)
+            if task not in self._policy.ends and running.poll() is not None:
+                self._note_end(self._end_of(task))
         self._steer(time.monotonic())
-        if self._cluster.ps_tasks[0] not in self._ended:
+        if self._cluster.ps_tasks[0] not in self._policy.ends:
             self._follower.look(time.monotonic())
         self._show()
 
@@ -277,43 +248,35 @@ class LocalCluster:
         self._screen.complain(str(failure), goes_on=True)
         self._end(signal.SIGTERM, now)
 
-    def _note_if_lost(self, task: TaskId) -> None:
-        """A task that has ended: the job goes on if it can do without it."""
-        if self._asked_at is not None or not self._is_dispensable(task):
-            return
-        status = self._tasks[task].status or EXIT_PERMANENT
-        self._lost[task] = reason = self._reason(task)
-        self._follower.note_lost(task, status, reason)
-        self._screen.complain(f"{task} is lost: {reason}. The job goes on without it.", goes_on=True)
+    def _note_end(self, end: End) -> None:
+        """Takes in a task's end: the job goes on if it can do without it."""
+        if self._policy.note(end, is_ending=self._asked_at is not None):
+            self._follower.note_lost(end.task, end.status, end.reason)
+            self._screen.complain(
+                f"{end.task} is lost: {end.reason}. The job goes on without it.", goes_on=True
+            )
 
-    def _is_dispensable(self, task: TaskId) -> bool:
-        """Whether the job goes on without a task that has ended; as the tasks themselves decide it on real hosts."""
-        running, config = self._tasks[task], self._config
-        is_stopped = running.status in (EXIT_SIGINT, EXIT_SIGTERM)
-        if task.job == "ps" or self._cluster.is_chief(task) or running.ended_by is None and not is_stopped:
-            return False
-        if config.update == "async" or config.on_worker_loss == "continue":
-            return True
-        workers = self._cluster.training_tasks
-        num_left = sum(self._tasks[worker].status == EXIT_DONE for worker in workers)
-        num_present = len(workers) - num_left
-        num_needed = min(config.replicas_to_aggregate or len(workers), num_present)
-        return num_present - len(self._lost) - 1 >= num_needed
+    def _end_of(self, task: TaskId) -> End:
+        running = self._tasks[task]
+        assert running.status is not None
+        reported = self._follower.report(task).get("reason")
+        reason = describe_end(reported, running.ended_by, running.last_line())
+        return End(task, running.status, reason, self._about_log(running), running.ended_by)
 
     def _steer(self, now: float) -> None:
         """Decides, after each look, whether something is to be ended."""
         is_ending = self._asked_at is not None
-        failure = None if is_ending else self._find_failure(now)
+        failure = None if is_ending else self._policy.find_failure(now)
         if failure is not None:
             self._fail(failure, now)
-        elif all(task in self._ended for task in self._cluster.training_tasks):
+        elif all(task in self._policy.ends for task in self._cluster.training_tasks):
             self._end_ps_tasks(now, is_asked_for=is_ending)
         elif self._deadline is not None and now > self._deadline:
             self.kill()
 
     def _end_ps_tasks(self, now: float, is_asked_for: bool) -> None:
         """The workers have ended: the ps tasks do so by themselves, unless the job was cut short."""
-        left = [ps for ps in self._cluster.ps_tasks if ps not in self._ended]
+        left = [ps for ps in self._cluster.ps_tasks if ps not in self._policy.ends]
         if self._deadline is None:
             self._deadline = now + self._config.shutdown_timeout_secs
         if left and now > self._deadline:
@@ -327,37 +290,6 @@ class LocalCluster:
                 if ps not in self._asked_ps:  # a second signal would end it at once
                     self._asked_ps.add(ps)
                     self._tasks[ps].terminate()
-
-    def _find_failure(self, now: float) -> Failure | None:
-        """The task to blame, once that is known: one that ended because of another's failure only points to it."""
-        failed = [
-            task for task in self._ended if self._tasks[task].status != EXIT_DONE and task not in self._lost
-        ]
-        if not failed:
-            return None
-        if self._suspected_at is None:
-            self._suspected_at = now
-        suspect = failed[0]
-        name = blamed(self._follower.report(suspect).get("reason", ""))
-        named = TaskId.from_string(name) if name else suspect
-        if named in self._tasks and named != suspect:
-            if self._tasks[named].poll() is None and now - self._suspected_at < BLAME_SECS:
-                return None  # it is about to end
-            suspect = named if self._tasks[named].status else suspect
-        running = self._tasks[suspect]
-        status = running.status or EXIT_PERMANENT
-        return Failure(running.name, status, self._reason(suspect), self._about_log(running))
-
-    def _reason(self, task: TaskId) -> str:
-        running = self._tasks[task]
-        reason = self._follower.report(task).get("reason")
-        if reason:
-            return reason
-        if running.ended_by == signal.SIGKILL:
-            return "ended by SIGKILL, which may be the system's, for want of memory"
-        if running.ended_by is not None:
-            return f"ended by {process.signal_name(running.ended_by)}"
-        return running.last_line() or "no output"
 
     def _about_log(self, running: TaskProcess) -> str:
         if running.has_traceback():

@@ -13,6 +13,7 @@ import pytest
         "cluster",
         "config",
         "errors",
+        "failures",
         "paths",
         "resolvers.from_flags",
         "resolvers.tf_config",

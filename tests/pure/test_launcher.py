@@ -187,105 +187,16 @@ def make_local(tmp_path, num_workers=2, **settings):
     def end(task, status, reason=None, line="", ended_by=None):
         running = local._tasks[task]
         running.status, running.line, running.ended_by = status, line, ended_by
-        local._ended.append(task)
-        local._note_if_lost(task)
         if reason is not None:
             (tmp_path / f"{task.job}{task.index}.json").write_text(json.dumps({"reason": reason}))
+        local._note_end(local._end_of(task))
 
     local.end = end
     local.sent = lambda: [running.sent for running in local._tasks.values()]
     return local
 
 
-def test_the_first_that_failed_is_to_blame(local):
-    local.end(CHIEF, 0, "done")
-    assert local._find_failure(0.0) is None
-    local.end(WORKER, 138, "Lost ps:0.")
-    local.end(PS, 1, "other")
-    assert str(local._find_failure(0.0)) == (
-        "worker:1 failed (status 138): Lost ps:0.\nIts log: logs/worker:1.log"
-    )
-
-
-def test_one_that_ended_because_of_another_points_to_it(local):
-    local.end(PS, 1, "worker:1 failed: no attribute")
-    assert local._find_failure(0.0) is None  # worker:1 is about to end
-    local.end(WORKER, 1, "no attribute")
-    assert local._find_failure(0.1)[:3] == ("worker:1", 1, "no attribute")
-
-
-def test_one_that_does_not_end_is_not_waited_for(local):
-    local.end(PS, 1, "worker:1 failed: no attribute")
-    assert local._find_failure(0.0) is None
-    assert local._find_failure(10.0)[:3] == ("ps:0", 1, "worker:1 failed: no attribute")
-
-
-@pytest.mark.parametrize(
-    ("status", "ended_by", "line", "reason"),
-    [
-        (137, signal.SIGKILL, "step 3", "ended by SIGKILL, which may be the system's, for want of memory"),
-        (139, signal.SIGSEGV, "", "ended by SIGSEGV"),
-        (138, signal.SIGUSR1, "", "ended by SIGUSR1"),
-        (168, 40, "", "ended by signal 40"),
-        (138, None, "Lost ps:0.", "Lost ps:0."),
-        (1, None, "ImportError: no", "ImportError: no"),
-        (3, None, "", "no output"),
-    ],
-)
-def test_without_a_report_the_signal_or_the_log_tells(local, status, ended_by, line, reason):
-    local.end(CHIEF, status, line=line, ended_by=ended_by)
-    assert local._find_failure(0.0).reason == reason
-
-
 KILLED = {"status": 137, "ended_by": signal.SIGKILL}
-SYNC, BACKUP = {"update": "sync"}, {"update": "sync", "replicas_to_aggregate": 2, "num_workers": 4}
-
-
-@pytest.mark.parametrize(
-    ("settings", "ends"),
-    [
-        ({}, [KILLED]),
-        ({"num_workers": 3}, [KILLED, KILLED]),
-        ({}, [{"status": 143}]),
-        (BACKUP, [KILLED, KILLED]),
-        (BACKUP, [{"status": 0}, KILLED]),
-        ({**SYNC, "on_worker_loss": "continue"}, [KILLED]),
-    ],
-)
-def test_a_job_goes_on_without_a_lost_worker(tmp_path, settings, ends):
-    local = make_local(tmp_path, **settings)
-    for index, end in enumerate(ends):
-        local.end(TaskId("worker", 1 + index), **end)
-        local._steer(100.0)
-    assert local._failure is None and set(sum(local.sent(), [])) == set()
-    lost = [end for end in ends if end["status"]]
-    assert len(local._screen.complaints) == len(lost)
-
-
-@pytest.mark.parametrize(
-    ("settings", "ends"),
-    [
-        (SYNC, [KILLED]),
-        (BACKUP, [KILLED, KILLED, KILLED]),
-        (BACKUP, [{"status": 0}, {"status": 0}, KILLED]),
-        ({}, [{"status": 1}]),
-        ({}, [{"status": 138}]),
-    ],
-)
-def test_a_job_that_needs_the_worker_ends(tmp_path, settings, ends):
-    local = make_local(tmp_path, **settings)
-    for index, end in enumerate(ends):
-        assert local._failure is None
-        local.end(TaskId("worker", 1 + index), **end)
-        local._steer(100.0)
-    assert local._failure[:2] == (f"worker:{len(ends)}", ends[-1]["status"])
-
-
-@pytest.mark.parametrize("task", [PS, CHIEF])
-def test_a_job_ends_with_its_chief_and_with_a_ps(local, task):
-    local.end(task, **KILLED)
-    local._steer(100.0)
-    assert local._failure[:2] == (str(task), 137)
 
 
 def test_what_is_said_of_a_lost_worker(local):
@@ -316,7 +227,7 @@ def test_where_the_traceback_of_a_model_is(tmp_path, traceback, settings, note):
     local = make_local(tmp_path, **settings)
     local._tasks[WORKER].traceback = traceback
     local.end(WORKER, 1, "model_fn in m.py:4 raised KeyError: 'unitz'")
-    assert local._find_failure(0.0).log == f"logs/worker:1.log{note}"
+    assert local._policy.find_failure(0.0).log == f"logs/worker:1.log{note}"
     assert local._about_log(local._tasks[PS]) == "logs/ps:0.log", "no model there"
 
 

@@ -18,7 +18,7 @@ LAYERS = (
     "config model net board reports datasets checkpoints explain restoring",
     "task_context",
     "resolvers paths placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
-    "guard hooks checkpoint_hook follower summary",
+    "guard hooks checkpoint_hook follower summary failures",
     "bring_up",
     "graph session launcher",
     "worker ps evaluator",
