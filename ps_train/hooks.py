@@ -375,7 +375,9 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
         while self._guard.failure is None:
             now = awake_clock()
-            self._step_hook.look(session)  # also finds out that a ps is lost
+            self._step_hook.look(session)  # also finds out that the ps with the step is lost
+            if self._is_a_ps_new():
+                raise tf.errors.AbortedError(None, None, "a ps was restarted")
             if self._guard.stop_signal is not None:
                 signal_at = now if signal_at is None else signal_at
                 pending = self.stopping(now - signal_at)
@@ -387,6 +389,10 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
                 log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), now - start)
             self._on_idle(session)
             time.sleep(0.1)
+
+    def _is_a_ps_new(self):
+        declared = self._monitor.view().record("model").get("ps_runs", {})
+        return any(declared.get(name, run) != run for name, run in self._monitor.ps_runs().items())
 
     def stopping(self, waited):
         """Names of the workers that may be about to stop, `waited` seconds after the signal."""

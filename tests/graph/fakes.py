@@ -52,6 +52,9 @@ class FakeMonitor:
     def view(self):
         return self.shown
 
+    def ps_runs(self, since=None):
+        return {}
+
     def get(self, field):
         return self.fields.get(field)
 
