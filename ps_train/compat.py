@@ -11,7 +11,8 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 - the gRPC methods `/tensorflow.MasterService/{CreateSession,RunStep,CloseSession}` and their field numbers
   (tensorflow/core/protobuf/master.proto), in `board`: the only calls that can be given a deadline;
 - the environment variable `GRPC_FAIL_FAST`, read when a server starts, in `server`;
-- `Graph._original_op` and `Dataset._variant_tensor`, in `inputs`: an error of the input leads to the user's line;
+- `Graph._original_op`, `Dataset._variant_tensor`, `_inputs` and `_functions`, in `inputs`: an error of the input leads to
+  the user's line;
 - `Operation._original_op`, in `explain`: the op of the model that one of its gradient belongs to;
 - `StopAtStepHook._last_step` and `_num_steps`, in `library`: a script's target;
 - `Variable._get_save_slice_info`, in `restoring`: the whole variable that a partition belongs to.

@@ -178,7 +178,7 @@ class Evaluation:
                 values = session.run(self._ops.values)
                 step = int(session.run(self._ops.global_step))
             except tf.errors.OpError as error:
-                raise as_model_error(error) from error
+                raise as_model_error(error, self._ops.graph) from error
         return step, self._only_numbers(values), examples
 
     def _only_numbers(self, values):

@@ -10,6 +10,7 @@ from ps_train.compat import tf, tf1
 from ps_train.model import call_input_fn, split_element
 
 ITERATORS = "ps_train/iterators"
+DATASETS = "ps_train/datasets"
 
 
 def build_input(model, context, device):
@@ -25,6 +26,7 @@ def build_input(model, context, device):
     """
     with tf1.device(device):
         dataset = call_input_fn(model, context)
+        tf1.add_to_collection(DATASETS, dataset)
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(ITERATORS, iterator.initializer)
         # An error of this op at run time is blamed on the op that it stems from: the dataset, made at a line of the user's.
@@ -36,6 +38,33 @@ def build_input(model, context, device):
 def build_input_init():
     """The op that starts the input from its first element; run it after the tables that the input may use."""
     return tf.group(*tf1.get_collection(ITERATORS), name="input_init")
+
+
+def find_op(graph, name, function=None):
+    """An op of a function of the input, such as that of `map`; None if there is none of that name, or several.
+
+    Args:
+      graph: in which `build_input` was called.
+      name: the op's in its function.
+      function: of a branch or loop within that function, if the op is there: what is found is the op that runs it.
+    """
+    if function is None:
+        found = [op for op in _ops_of_functions(graph) if op.name == name]
+    else:
+        callers = [
+            op for op in _ops_of_functions(graph) if op.type.removeprefix("Stateless") in ("If", "While")
+        ]
+        found = [op for op in callers if function.startswith(op.name.replace("/", "_") + "_")]
+    return found[0] if len(found) == 1 else None
+
+
+def _ops_of_functions(graph):
+    datasets = list(graph.get_collection(DATASETS))
+    while datasets:
+        dataset = datasets.pop()
+        datasets += dataset._inputs()
+        for wrapper in dataset._functions():
+            yield from wrapper.function.graph.get_operations()
 
 
 def count_examples(features, batch_size):

@@ -40,6 +40,7 @@ class TaskRuntime:
     report: object
     timeouts: Timeouts
     config: object = None
+    graph: object = None  # that is trained, once it is built
 
 
 @dataclass

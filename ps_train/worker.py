@@ -42,6 +42,7 @@ def run(runtime, config, model):
     """
     context, report = runtime.context, runtime.report
     ops = graph.build_train(context, config, model)
+    runtime.graph = ops.graph
     runtime.guard.release = make_release(runtime, ops.sync_optimizers)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
     step_hook = StepHook(
@@ -180,4 +181,4 @@ def explain(runtime, error):
     if is_bad_number(error):
         report = runtime.report
         return explain_bad_number(error, report.task, report.local_steps + 1, report.global_step)
-    return as_model_error(error)
+    return as_model_error(error, runtime.graph)

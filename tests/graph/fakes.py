@@ -86,5 +86,6 @@ class FakeRuntime:
         self.cluster = cluster or Cluster.from_hosts("p0:1,p1:1", "w0:1,w1:1,w2:1")
         self.context = TaskContext(TaskId.from_string(task), self.cluster, update, quorum, on_worker_loss)
         self.report = Report(self.context.task)
+        self.graph = None
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)
