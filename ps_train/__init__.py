@@ -16,8 +16,26 @@ As a library, a legacy script with its own loop keeps its shape; the names are T
 `import ps_train` imports no TensorFlow; the names that need it bring it in on first use.
 """
 
+import _signal  # what Python itself has loaded; `signal` takes its time
 import importlib
 import os
+import sys
+
+
+def _leave(*_):
+    os.write(2, b"ps_train: Stopped by SIGINT.\n")
+    os._exit(130)
+
+
+def _leave_at_sigint():
+    """Until `main` takes over, SIGINT ends the process with a line, and not in the middle of an import with a traceback."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # it is not ignored
+        _signal.signal(_signal.SIGINT, _leave)
+
+
+# Python's own words while it looks for the module of `python -m ps_train ARGS`: ["-m", *ARGS].
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].partition(".")[0] == __name__:
+    _leave_at_sigint()
 
 # TensorFlow reads this when it is imported, which is often right after this package.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

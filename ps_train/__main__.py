@@ -9,6 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
+
+import ps_train
+
+if os.path.basename(sys.argv[0]) == "ps_train":  # the installed command
+    ps_train._leave_at_sigint()
+
+import signal
 import traceback
 from collections.abc import Sequence
 
@@ -52,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(f"ps_train {__version__}")
         command = pick_command(words)
         packages.check(directories=_model_directories(values["model"].value))
-        return commands.load(command)(values)
+        run_command = commands.load(command)
+        if signal.getsignal(signal.SIGINT) is ps_train._leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return run_command(values)
     except PsTrainError as error:
         if is_debug and not isinstance(error, UsageError):
             traceback.print_exception(error)
@@ -66,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ps_train: {explained}", file=sys.stderr)
         return EXIT_PERMANENT
     except KeyboardInterrupt:
+        print("ps_train: Stopped by SIGINT.", file=sys.stderr)
         return EXIT_SIGINT
 
 
@@ -117,7 +128,9 @@ def _print(text: str) -> int:
 
 def run() -> None:
     """The `ps_train` command."""
-    process.end(main())
+    status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over
+    process.end(status)
 
 
 if __name__ == "__main__":
