@@ -8,8 +8,6 @@ in one process). `--model_params` takes `hidden` (units in each of the two hidde
 from ps_train import datasets
 from ps_train.model import InputContext, ModelSpec
 
-DEFAULT_PARAMS = {"hidden": 64, "learning_rate": 0.003}
-
 
 def input_fn(context: InputContext):
     """Images float32 `[batch, 64]`, labels int64 `[batch]`: a shard for ever, or the held-out data once."""
@@ -28,8 +26,7 @@ def model_fn(features, labels, mode, params):
     """Two hidden layers with ReLU and a softmax over the ten digits, trained with Adam."""
     from ps_train.compat import tf, tf1
 
-    params = {**DEFAULT_PARAMS, **params}
-    hidden = int(params["hidden"])
+    hidden = int(params.get("hidden", 64))
     net = tf.nn.relu(_dense(tf1, features, hidden, "hidden_1"))
     net = tf.nn.relu(_dense(tf1, net, hidden, "hidden_2"))
     logits = _dense(tf1, net, 10, "logits")
@@ -38,7 +35,7 @@ def model_fn(features, labels, mode, params):
         return ModelSpec(predictions=predictions)
     return ModelSpec(
         loss=tf1.losses.sparse_softmax_cross_entropy(labels, logits),
-        optimizer=tf1.train.AdamOptimizer(float(params["learning_rate"])),
+        optimizer=tf1.train.AdamOptimizer(float(params.get("learning_rate", 0.003))),
         predictions=predictions,
         metrics={"accuracy": tf1.metrics.accuracy(labels, predictions["digit"])},
     )

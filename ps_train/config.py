@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -64,7 +65,9 @@ class WatchedParams(Params):
     >>> params["units"], params.get("learning_rate", 0.1)
     (3, 0.1)
     >>> params.unread()
-    ["--model_params has 'lerning_rate', which the model does not read. Did you mean learning_rate?"]
+    ["--model_params has 'lerning_rate', which was not read while the graph was built. Did you mean learning_rate?"]
+    >>> params.unread(may_be_read=lambda key: key == "lerning_rate")
+    []
     >>> _ = dict(params)
     >>> params.unread()
     []
@@ -74,15 +77,19 @@ class WatchedParams(Params):
         super().__init__(*args, **kwargs)
         self._asked: set[Any] = set()
 
-    def unread(self) -> list[str]:
-        """A line for each key that nobody has asked for, with the guess of one that somebody has."""
+    def unread(self, may_be_read: Callable[[str], bool] = lambda key: False) -> list[str]:
+        """A line for each key that nobody has asked for, with the guess of one that somebody has.
+
+        Args:
+          may_be_read: of a key: whether it may be asked for later, as while the data is read, or elsewhere.
+        """
         given = set(dict.keys(self))
         wanted = sorted(key for key in self._asked - given if isinstance(key, str))
         return [
-            f"--model_params has {key!r}, which the model does not read. "
-            + (did_you_mean(key, wanted).strip() or "Leave it out.")
+            f"--model_params has {key!r}, which was not read while the graph was built. "
+            + (did_you_mean(key, wanted).strip() or "Check its name, or leave it out.")
             for key in dict.keys(self)
-            if key not in self._asked
+            if key not in self._asked and not may_be_read(key)
         ]
 
     def __getitem__(self, key: str) -> ParamValue:

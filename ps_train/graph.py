@@ -7,6 +7,7 @@ A worker's graph, in this order: placement scope -> global step -> `input_fn` on
 gradients -> update rule. Every worker builds the same variables in the same order, which is what places them alike.
 """
 
+import functools
 from typing import NamedTuple
 
 from ps_train import placement
@@ -15,7 +16,7 @@ from ps_train.config import WatchedParams
 from ps_train.errors import ModelError
 from ps_train.inputs import build_input, count_examples
 from ps_train.logs import log
-from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, worker_seed
+from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, mentions, worker_seed
 from ps_train.model.spec import describe
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 
@@ -91,7 +92,7 @@ def build_train(context, config, model):
             _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
             spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
             if context.is_chief:  # one for the job
-                for line in params.unread():
+                for line in params.unread(may_be_read=functools.partial(mentions, model)):
                     log.warning("%s", line)
             _collect_keras_updates(graph)
             with blaming_result(model, spec):

@@ -29,7 +29,7 @@ with the original exception as its cause. This package needs no TensorFlow.
 
 from ps_train.model.blame import user_code
 from ps_train.model.calling import blaming_result, call_input_fn, call_model_fn, split_element
-from ps_train.model.loading import Model, load_model
+from ps_train.model.loading import Model, load_model, mentions
 from ps_train.model.spec import InputContext, ModeKeys, ModelSpec, worker_seed
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "call_input_fn",
     "call_model_fn",
     "load_model",
+    "mentions",
     "split_element",
     "user_code",
     "worker_seed",

@@ -21,6 +21,7 @@ from ps_train.errors import ModelError, PsTrainError
 from ps_train.packages import explain
 
 _PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NOT_USERS = (_PACKAGE_DIR + os.sep, os.path.dirname(os.__file__) + os.sep)
 _MAX_MESSAGE_CHARS = 600
 
 
@@ -82,7 +83,7 @@ def is_users(filename: str, source: str) -> bool:
     if filename == source:
         return True
     parts = filename.split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts or filename.startswith(_PACKAGE_DIR + os.sep):
+    if "site-packages" in parts or "dist-packages" in parts or filename.startswith(_NOT_USERS):
         return False
     directory = os.path.dirname(source) if os.path.isabs(source) else os.getcwd()
     return filename.startswith(directory + os.sep)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps_train.errors import ModelError, PsTrainError
-from ps_train.model.blame import display, location, model_error
+from ps_train.model.blame import display, is_users, location, model_error
 from ps_train.model.signature import EXPECTED, check_input_fn, check_model_fn
 from ps_train.model.spec import describe
 
@@ -50,6 +50,17 @@ def load_model(path_or_module: str) -> Model:
     check_input_fn(input_fn, source)
     check_model_fn(model_fn, source)
     return Model(input_fn=input_fn, model_fn=model_fn, name=name, source=source)
+
+
+def mentions(model: Model, word: str) -> bool:
+    """Whether `word` stands in quotes in the model's file or in one beside it that has been imported."""
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    pattern = re.compile(f"""(["']){re.escape(word)}\\1""")
+    for file in [model.source, *sorted(file for file in files if is_users(file, model.source))]:
+        with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="replace") as source:
+            if pattern.search(source.read()):
+                return True
+    return False
 
 
 def check_exists(path_or_module: str) -> None:

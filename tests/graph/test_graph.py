@@ -139,7 +139,33 @@ def test_a_param_that_the_model_does_not_read_is_warned_of_by_the_chief(build, c
     model_fn, input_fn = f"{GOOD} * params.get('rate', 1)", "context.params['batches']"
     for task in ("worker:0", "worker:1"):
         build(model_fn, input_fn, params={"batches": 1, "rat": 2}, task=task)
-    assert caplog.messages == ["--model_params has 'rat', which the model does not read. Did you mean rate?"]
+    assert caplog.messages == [
+        "--model_params has 'rat', which was not read while the graph was built. Did you mean rate?"
+    ]
+
+
+def test_a_param_that_is_read_only_later_is_not_warned_of(build, caplog, monkeypatch):
+    """As while the data is read, or in a branch that an evaluation takes: the file shows that the key is known."""
+    monkeypatch.setattr(logs.log, "propagate", True)
+    late = "data = data.map(lambda x, y: (tf.numpy_function(lambda x: x * context.params['by'], [x], tf.float32), y))"
+    build(
+        f"{GOOD} * (params['clip'] if features.shape.rank == 9 else 1)",
+        late,
+        params={"by": 2, "clip": 1, "rat": 2},
+    )
+    assert [message.split("'")[1] for message in caplog.messages] == ["rat"]
+
+
+def test_the_builtin_models_params_are_watched_too(caplog, monkeypatch):
+    monkeypatch.setattr(logs.log, "propagate", True)
+    monkeypatch.setattr(task_context, "_current", [])
+    config = TrainConfig(model_params=Params(hiden=3, learning_rate=0.1))
+    context = task_context.TaskContext(TaskId("worker", 0), Cluster.from_hosts("p0:1", "w0:1"), "async")
+    task_context.set_current(context)
+    graph.build_train(context, config, load_model("ps_train.builtin_model"))
+    assert caplog.messages == [
+        "--model_params has 'hiden', which was not read while the graph was built. Did you mean hidden?"
+    ]
 
 
 def counts(dataset, model=tf.nest.flatten):

@@ -471,3 +471,18 @@ def test_the_module_needs_no_tensorflow():
 
     code = "import sys, ps_train.model; sys.exit('tensorflow' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_the_models_files_mention(tmp_path, monkeypatch):
+    (tmp_path / "mine_data.py").write_text("KEYS = ['near_by']\n")
+    (tmp_path / "other_data.py").write_text("KEYS = ['elsewhere']\n")
+    (tmp_path / "mine.py").write_text(
+        "import mine_data, json  # unquoted\n"
+        "def input_fn(context): return context.params['limit']\n"
+        'def model_fn(features, labels, params): return params.get("rate")\n'
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mine = model_lib.load_model(str(tmp_path / "mine.py"))
+    asked = ("limit", "rate", "near_by", "elsewhere", "unquoted", "lim.t", "limi", "__main__")
+    assert [word for word in asked if model_lib.mentions(mine, word)] == ["limit", "rate", "near_by"]
+    del sys.modules["mine_data"]
