@@ -121,10 +121,15 @@ class ControlSession:
 
 
 class Board:
-    """One ps's board, as a client."""
+    """One ps's board, as a client.
+
+    Attributes:
+      replaced: key -> record that the last `exchange` found in the place of those that it wrote.
+    """
 
     def __init__(self, address, task):
         self.address, self.task = address, task
+        self.replaced = {}
         self._session = ControlSession(address, task, _build_board)
 
     def exchange(self, records, timeout_secs=2.0):
@@ -142,11 +147,22 @@ class Board:
         """
         keys = [_hash(record["key"]) for record in records]
         values = [json.dumps(record).encode() for record in records]
-        joined = self._session.run(
-            {"keys:0": keys, "values:0": values}, ["all:0"], timeout_secs=timeout_secs
-        )[0]
-        board = [json.loads(line) for line in joined.decode().splitlines()]
-        return {record["key"]: record for record in board}
+        found = self._session.run(
+            {"keys:0": keys, "values:0": values}, ["all:0", "replaced:0"], timeout_secs=timeout_secs
+        )
+        board, self.replaced = (_by_key(joined) for joined in found)
+        return board
+
+    def write_text(self, key, text, timeout_secs=2.0):
+        """Keeps a text that is too long for a record; BoardError as `exchange`."""
+        feeds = {"text_keys:0": [_hash(key)], "text_values:0": [text.encode()]}
+        self._session.run(feeds, [], ["write_texts"], timeout_secs=timeout_secs)
+
+    def read_text(self, key, timeout_secs=2.0):
+        """The text of `write_text`, or ""; BoardError as `exchange`."""
+        return self._session.run({"text_keys:0": [_hash(key)]}, ["text:0"], timeout_secs=timeout_secs)[
+            0
+        ].decode()
 
     def close(self):
         """Closes the connection."""
@@ -159,11 +175,30 @@ def _build_board():
     )
     keys = tf1.placeholder(tf.int64, [None], "keys")
     values = tf1.placeholder(tf.string, [None], "values")
-    with tf1.control_dependencies(
-        [tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)]
-    ):
+    replaced = tf.raw_ops.LookupTableFindV2(table_handle=table, keys=keys, default_value=tf.constant(""))
+    with tf1.control_dependencies([replaced]):
+        written = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)
+    with tf1.control_dependencies([written]):
         exported = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string)
     tf.identity(tf.strings.reduce_join(exported.values, separator="\n"), name="all")
+    tf.identity(tf.strings.reduce_join(replaced, separator="\n"), name="replaced")
+    _build_texts()
+
+
+def _build_texts():
+    table = tf.raw_ops.MutableHashTableV2(
+        key_dtype=tf.int64, value_dtype=tf.string, container=CONTAINER, shared_name="texts"
+    )
+    keys = tf1.placeholder(tf.int64, [None], "text_keys")
+    values = tf1.placeholder(tf.string, [None], "text_values")
+    tf.group(tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values), name="write_texts")
+    found = tf.raw_ops.LookupTableFindV2(table_handle=table, keys=keys, default_value=tf.constant(""))
+    tf.identity(tf.strings.reduce_join(found), name="text")
+
+
+def _by_key(joined):
+    records = [json.loads(line) for line in joined.decode().splitlines() if line]
+    return {record["key"]: record for record in records}
 
 
 def _hash(key):
@@ -224,7 +259,7 @@ def _message_class(name):
 
 
 def _to_named_tensor(name, value):
-    dtype = tf.int64 if name.startswith("keys") or name.startswith("int") else tf.string
+    dtype = tf.int64 if name.split(":")[0].endswith("keys") else tf.string
     proto = tf.make_tensor_proto(value, dtype=dtype, shape=[len(value)])
     return named_tensor_pb2.NamedTensorProto(name=name, tensor=proto).SerializeToString()
 

@@ -21,16 +21,18 @@ import threading
 import time
 from typing import Any
 
-from ps_train import restoring
+from ps_train import fingerprint, restoring
+from ps_train.board import BoardError
 from ps_train.checkpoints import all_checkpoints, latest_checkpoint
-from ps_train.cluster import Cluster
+from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
-from ps_train.errors import ModelError, PeerLostError, UsageError
+from ps_train.errors import ModelError, PeerLostError, RefusedError
 from ps_train.inputs import build_input_init
-from ps_train.liveness import awake_clock, wait_until
+from ps_train.liveness import BEAT_SECS, awake_clock, wait_until
 from ps_train.logs import log
 from ps_train.server import session_config
 
+LOOK_SECS = 3.0
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
@@ -75,13 +77,14 @@ class SessionCreator(tf1.train.SessionCreator):
             self._input_init_op = build_input_init()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(tf1.global_variables()))
             self._global_step = tf1.train.get_global_step()
+        self._fingerprint = fingerprint.describe(tf1.global_variables(), runtime.context)
 
     def create_session(self):
         """A session ready to train; called again after a ps was lost.
 
         Raises:
           PeerLostError: a ps or the chief was not there in time.
-          UsageError: a ps belongs to another cluster.
+          RefusedError: a ps belongs to another cluster, another process is this task, or the others train another model.
           ModelError: the checkpoint does not fit the model.
         """
         graph = tf1.get_default_graph()
@@ -137,13 +140,11 @@ class SessionCreator(tf1.train.SessionCreator):
 
         def all_up():
             for link in runtime.monitor.links:
-                record = link.read()[0].get(str(link.task), {})
-                if record.get("cluster"):
-                    _check_same_cluster(
-                        cluster, Cluster.from_dict(record["cluster"]), link.task, link.address
-                    )
+                if link.refusal is not None:
+                    raise link.refusal
             runs = runtime.monitor.ps_runs(since)
-            return runs if len(runs) == cluster.num_ps else None
+            is_admitted = all(link.is_admitted for link in runtime.monitor.links)
+            return runs if is_admitted and len(runs) == cluster.num_ps else None
 
         def describe():
             return ", ".join(
@@ -165,7 +166,7 @@ class SessionCreator(tf1.train.SessionCreator):
     def _bring_up(self, session, runs):
         runtime = self._runtime
         declared = runtime.monitor.view().record("model")
-        if declared.get("ps_runs") == runs and self._is_alive(session):
+        if declared.get("ps_runs") == runs and self._is_same_model() and self._is_alive(session):
             log.info("rejoined the living model at step %d", session.run(self._global_step))
             runtime.report.restored_from = runtime.report.restored_from or "living ps"
             runtime.monitor.publish(
@@ -187,6 +188,7 @@ class SessionCreator(tf1.train.SessionCreator):
             optimizer.reset(session, self._members())
         if runtime.monitor.ps_runs() != runs:
             raise tf.errors.AbortedError(None, None, "a ps was restarted while the model was brought up")
+        self._model_link.board.write_text("model", self._fingerprint)
         runtime.monitor.publish("model", ps_runs=runs, chief=runtime.monitor.run_id)
         runtime.monitor.flush()
 
@@ -230,18 +232,44 @@ class SessionCreator(tf1.train.SessionCreator):
             current = runtime.monitor.ps_runs()
             if current and any(runs.get(name) != run for name, run in current.items()):
                 raise tf.errors.AbortedError(None, None, "a ps was restarted")
-            return runtime.monitor.view().record("model").get("ps_runs") == runs
+            return runtime.monitor.view().record("model").get("ps_runs") == runs and self._is_same_model()
 
         wait_until(
             is_valid, lambda: f"{chief} at {address} to initialize or restore the model",
             max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice(),
         )  # fmt: skip
 
+    @property
+    def _model_link(self):
+        return self._runtime.monitor.links[0]
 
-def _check_same_cluster(mine, theirs, ps, address):
-    lines = mine.differences(theirs)
-    if lines:
-        raise UsageError(
-            f"This task and {ps} at {address} were given different clusters. Start all tasks with the same lists.\n"
-            + "\n".join(lines)
+    def _is_same_model(self):
+        """Whether this task builds the model that is declared on the boards, and nobody trains another one.
+
+        Raises:
+          RefusedError: others train another one; who was left over from an earlier job does not count.
+        """
+        try:
+            theirs = self._model_link.board.read_text("model")
+        except BoardError as error:
+            raise tf.errors.UnavailableError(None, None, str(error)) from None
+        lines = fingerprint.differences(self._fingerprint, theirs) if theirs else []
+        context = self._runtime.context
+        if lines and self._is_trained(context):
+            raise RefusedError(
+                f"{context.task} builds another model than the others train. Start all tasks with the same model and flags.\n"
+                + "\n".join(lines)
+            )
+        return not lines
+
+    def _is_trained(self, context):
+        """Whether the chief, or for the chief itself any other worker, is alive: its record changes."""
+        cluster = context.cluster
+        tasks = [cluster.chief_task] if not context.is_chief else cluster.training_tasks
+        time.sleep(LOOK_SECS)  # what was read once may be of the dead
+        view = self._runtime.monitor.view()
+        return any(
+            view.age(str(task)) < LOOK_SECS - BEAT_SECS and view.record(str(task)).get("state") not in ENDED
+            for task in tasks
+            if task != context.task
         )

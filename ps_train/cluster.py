@@ -27,6 +27,7 @@ from ps_train.errors import UsageError
 from ps_train.wording import nearest, shown
 
 JOBS = ("ps", "worker", "chief", "evaluator")
+ENDED = ("left", "failed", "stopped")  # what a task's record calls its state when its process is about to end
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
 FROM_SERVER = "what ps_train.Server was given"

@@ -4,6 +4,7 @@
       UsageError                 1    flags, TF_CONFIG, the cluster's description
       ModelError                 1    the user's input_fn, model_fn or their graph
       PeerLostError              138  a peer or the network was lost past the stated bound
+      RefusedError               1 / 138  this task does not belong to the job that it came to; the others go on
       StoppedError               130 / 143  SIGINT / SIGTERM
 
 Each message says what was wrong with the value, what was expected, and what to do:
@@ -75,6 +76,19 @@ class PeerLostError(PsTrainError):
         """`is_model_safe`: only workers were lost, so that the chief can still save the model on the ps tasks."""
         super().__init__(message)
         self.is_model_safe = is_model_safe
+
+
+class RefusedError(PsTrainError):
+    """This task is not what the others take it for; they go on. Status 1, or 138 where a restart may help.
+
+    >>> RefusedError("worker:1 builds other variables than the chief.").exit_status
+    1
+    """
+
+    def __init__(self, message: str, exit_status: int = EXIT_PERMANENT, is_stranger: bool = False):
+        """`is_stranger`: its record on the boards would pass for that of the right task, and is not written."""
+        super().__init__(message)
+        self.exit_status, self.is_stranger = exit_status, is_stranger
 
 
 class StoppedError(PsTrainError):

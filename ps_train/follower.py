@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ps_train.cluster import Cluster, TaskId
+from ps_train.cluster import ENDED, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_RETRYABLE, EXIT_SIGINT, EXIT_SIGTERM
 from ps_train.local_config import read_report, report_path
@@ -22,7 +22,6 @@ from ps_train.progress import Rate, Row, Snapshot
 LOOK_SECS = 0.5
 CALL_SECS = 1.0
 _ENDS = {EXIT_DONE: "done", EXIT_SIGINT: "stopped", EXIT_SIGTERM: "stopped"}
-_ENDED = ("left", "failed", "stopped")
 
 
 class Follower:
@@ -76,7 +75,7 @@ class Follower:
             untold = [
                 {**records[name], **end, "beat": time.time_ns() // 1000}
                 for name, end in self._lost.items()
-                if name in records and records[name]["state"] not in _ENDED
+                if name in records and records[name]["state"] not in ENDED
             ]
             if untold:
                 records = board.exchange(untold, timeout_secs=CALL_SECS)
@@ -136,7 +135,7 @@ class Follower:
         is_reached = (
             step is not None and self._config.train_steps is not None and step >= self._config.train_steps
         )
-        return is_reached or bool(states) and all(state in ("ending", *_ENDED) for state in states)
+        return is_reached or bool(states) and all(state in ("ending", *ENDED) for state in states)
 
     def _row(self, task: TaskId, status: int | None) -> Row:
         record = self._record(task)

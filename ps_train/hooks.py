@@ -14,6 +14,7 @@ import contextlib
 import time
 from typing import Any
 
+from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.liveness import SILENCE_SECS, awake_clock
@@ -21,7 +22,6 @@ from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
 MAX_SKIPPED = 1000
-ENDED = ("left", "failed", "stopped")
 STALE = (
     tf.errors.CancelledError,
     tf.errors.FailedPreconditionError,

@@ -128,11 +128,11 @@ class Server:
         if not (self.has_session or self.has_left):
             log.warning("%g s after ps_train.Server there is no session yet. %s", REMINDER_SECS, _USE_OURS)
 
-    def leave(self, state, exit_status, reason):
+    def leave(self, state, exit_status, reason, error=None):
         """Tells the boards, once, how this task ended."""
         if not self.has_left and self.runtime.context.task.job != "ps":
             self.has_left = True
-            worker.leave(self.runtime, state, exit_status, reason)
+            worker.leave(self.runtime, state, exit_status, reason, error)
 
 
 def _as_cluster(spec):
@@ -156,7 +156,8 @@ def _end_with_status_of_errors():
         is_ours = isinstance(error, PsTrainError)
         _say(error) if is_ours else previous(kind, error, trace)
         for task_server in _servers.values():
-            task_server.leave("stopped" if isinstance(error, StoppedError) else "failed", status, f"{error}")
+            state = "stopped" if isinstance(error, StoppedError) else "failed"
+            task_server.leave(state, status, f"{error}", error)
         if is_ours:
             sys.stdout.flush()
             os._exit(status)

@@ -12,16 +12,30 @@ never compared.
 """
 
 import os
+import socket
 import threading
 import time
 import uuid
 
+from ps_train import __version__
 from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
-from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, blame, blamed
+from ps_train.cluster import ENDED, Cluster
+from ps_train.errors import (
+    EXIT_PERMANENT,
+    EXIT_RETRYABLE,
+    PeerLostError,
+    PsTrainError,
+    RefusedError,
+    blame,
+    blamed,
+)
 from ps_train.logs import Throttle, log
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
+RIVAL_SECS = 1.5  # in which the record of a living task changes, its process not being stopped
+MIN_CLASHES = 2
+PROTOCOL = 1  # changes with what the records and the rounds' state mean
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
@@ -63,6 +77,8 @@ class Link:
 
     Attributes:
       reason: why the last call failed, in words; "" after one that was answered.
+      refusal: RefusedError of a ps where this task does not belong, or None.
+      is_admitted: whether this task may write there.
     """
 
     def __init__(self, board, clock=awake_clock):
@@ -73,6 +89,60 @@ class Link:
         self._started = clock()
         self._last_ok = None
         self._records, self._seen = {}, {}
+        self._first_seen: dict[str, tuple] = {}  # own key -> (run, beat, when) of another process's record
+        self._num_clashes = 0
+        self.refusal: RefusedError | None = None
+        self.is_admitted = False
+
+    def seek_admission(self, own, cluster, timeout_secs=CALL_SECS):
+        """Reads the board without writing: whether this task belongs there. Sets `is_admitted` or `refusal`.
+
+        It does if the ps was given the same cluster, and if no living process writes under this task's name already: such
+        a record changes with every beat.
+
+        Args:
+          own: this task's record.
+          cluster: its Cluster.
+          timeout_secs: bound of the call.
+        """
+        if not self.exchange([], timeout_secs):
+            return
+        records, _ = self.read()
+        ps = records.get(str(self.task))
+        if not ps or "cluster" not in ps:
+            return  # it has not introduced itself yet
+        self.refusal = _other_cluster(cluster, ps, self) or _other_protocol(own, ps, self)
+        if self.refusal is not None:
+            return
+        other = records.get(own["key"], {})
+        if other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED:
+            self.is_admitted = True
+            return
+        run, beat, since = self._first_seen.setdefault(
+            own["key"], (other["run"], other["beat"], self._clock())
+        )
+        if (run, beat) != (other["run"], other["beat"]):
+            self.refusal = _second_copy(other)
+        elif self._clock() - since > RIVAL_SECS:
+            self.is_admitted = True
+
+    def note_clash(self, own):
+        """Takes in what the last `exchange` wrote over: the record of another process under this task's name, or not.
+
+        Both notice; the one that was started first gives way.
+        """
+        other = self.board.replaced.get(own["key"], {})
+        if other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED:
+            return
+        last = self._first_seen.get(own["key"])
+        self._first_seen[own["key"]] = (other["run"], other["beat"], self._clock())
+        if last is not None and last[0] == other["run"] and last[1] != other["beat"]:
+            self._num_clashes += 1
+        if self._num_clashes >= MIN_CLASHES and (own["started"], own["run"]) < (
+            other["started"],
+            other["run"],
+        ):
+            self.refusal = _second_copy(other)
 
     def exchange(self, records, timeout_secs=CALL_SECS):
         """One call; notes the outcome. True if the board answered."""
@@ -111,6 +181,33 @@ class Link:
             return dict(self._records), {key: now - seen for key, (_, seen) in self._seen.items()}
 
 
+def _other_cluster(cluster, ps, link):
+    lines = cluster.differences(Cluster.from_dict(ps["cluster"]))
+    if not lines:
+        return None
+    text = f"This task and {link.task} at {link.address} were given different clusters. Start all tasks with the same lists."
+    return RefusedError("\n".join([text, *lines]), is_stranger=True)
+
+
+def _other_protocol(own, ps, link):
+    if own["protocol"] == ps.get("protocol"):
+        return None
+    return RefusedError(
+        f"{link.task} at {link.address} runs ps_train {ps.get('version')}, this task {own['version']}, and they do not "
+        "understand one another. Install the same version on all hosts.",
+        is_stranger=True,
+    )
+
+
+def _second_copy(other):
+    return RefusedError(
+        f"Another process is running as {other['key']}: process {other['pid']} on {other['host']}. End one of the two, or "
+        "give each its own --task_index.",
+        EXIT_RETRYABLE,
+        is_stranger=True,
+    )
+
+
 class View:
     """What the boards said, merged: the newest record of each key, and how long ago it changed."""
 
@@ -143,21 +240,33 @@ def first_failure(records, own=None):
     for key, record in records.items():
         if key == own or record.get("state") != "failed" or record.get("exit_status") != EXIT_PERMANENT:
             continue
+        if record.get("is_refused"):
+            continue  # its own mistake; who needs it waits for the right one
         reason = record.get("reason", "")
         return PsTrainError(reason if blamed(reason) in records else blame(key, reason))
     return None
 
 
 class Monitor:
-    """Beats this task's records to every board and keeps what comes back."""
+    """Beats this task's records to every board and keeps what comes back.
 
-    def __init__(self, task, boards, **fields):
-        self.task = task
+    Args:
+      task: TaskId.
+      boards: a Board for each ps.
+      admitted_to: Cluster of a task that has to be admitted to each board; None for a ps on its own.
+      fields: more of this task's record.
+    """
+
+    def __init__(self, task, boards, admitted_to=None, **fields):
+        self.task, self._cluster = task, admitted_to
         awake_clock.restart()
         self.run_id = uuid.uuid4().hex[:12]
         self.links = [Link(board) for board in boards]
         self._lock = threading.Lock()
-        self._fields = {"run": self.run_id, "state": "starting", "pid": os.getpid(), **fields}
+        self._fields = {
+            "run": self.run_id, "state": "starting", "pid": os.getpid(), "host": socket.gethostname(),
+            "started": round(time.time(), 3), "version": __version__, "protocol": PROTOCOL, **fields,
+        }  # fmt: skip
         self._extra = {}
         self._stopping = threading.Event()
         self._wake = [threading.Event() for _ in self.links]
@@ -235,7 +344,20 @@ class Monitor:
 
     def _exchange(self, link, timeout_secs=CALL_SECS):
         with link.calling:  # one call at a time, or an older record could overwrite a newer one
-            return link.exchange(self._records(), timeout_secs)
+            records = self._records()
+            if self._cluster is not None and not link.is_admitted:
+                link.seek_admission(records[0], self._cluster, timeout_secs)
+                if not link.is_admitted:
+                    return False
+            if link.refusal is not None or not link.exchange(records, timeout_secs):
+                return False
+            link.note_clash(records[0])
+            return True
+
+    @property
+    def refusal(self):
+        """Why this task does not belong to the job, as a RefusedError, or None."""
+        return next((link.refusal for link in self.links if link.refusal is not None), None)
 
     def _run(self, link, wake):
         while not self._stopping.is_set():

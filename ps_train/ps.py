@@ -13,6 +13,7 @@ A worker that never joined holds nobody up; one that is silent for `shutdown_tim
 
 import time
 
+from ps_train.cluster import ENDED
 from ps_train.errors import PeerLostError
 from ps_train.liveness import SILENCE_SECS, awake_clock, first_failure
 from ps_train.logs import Throttle, log
@@ -75,7 +76,7 @@ class Verdict:
         bound = self._timeouts.shutdown_timeout_secs if is_ending else self._timeouts.peer_timeout_secs
         active = [
             name for name, record in joined.items()
-            if record["state"] not in ("left", "failed", "stopped") and view.age(name) <= bound
+            if record["state"] not in ENDED and view.age(name) <= bound
         ]  # fmt: skip
         if failure is not None and (not active or now - (self._failed_at or now) > bound):
             raise failure

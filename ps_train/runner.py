@@ -119,7 +119,7 @@ def _run_worker(runtime, config):
         worker.run(runtime, config, model)
     except PsTrainError as error:
         state = "stopped" if isinstance(error, StoppedError) else "failed"
-        worker.leave(runtime, state, error.exit_status, str(error))
+        worker.leave(runtime, state, error.exit_status, str(error), error)
         raise
     except Exception as error:
         explained = worker.explain(runtime, error)

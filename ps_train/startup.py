@@ -39,7 +39,8 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
 
     def leave_at_once(status, reason):
         monitor.post(state="failed", exit_status=status, reason=reason)
-        monitor.flush(1.0)
+        if monitor.refusal is None:
+            monitor.flush(1.0)
         report.write(report_file, status, reason)
 
     judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
@@ -52,6 +53,6 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
 
 def _make_monitor(task, cluster):
     if task.job != "ps":
-        return Monitor(task, [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks])
+        return Monitor(task, [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks], admitted_to=cluster)
     port = cluster.address(task).rsplit(":", 1)[1]
     return Monitor(task, [Board(f"localhost:{port}", task)], cluster=cluster.as_dict())

@@ -16,7 +16,7 @@ import time
 from ps_train import bring_up, checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.compat import tf, tf1
-from ps_train.errors import PeerLostError
+from ps_train.errors import PeerLostError, RefusedError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.liveness import BEAT_SECS, first_failure
@@ -89,6 +89,8 @@ def run(runtime, config, model):
 def judge(runtime):
     """What the guard asks twice a second: an error if this task cannot usefully go on, else None."""
     monitor, context, bound = runtime.monitor, runtime.context, runtime.timeouts.peer_timeout_secs
+    if monitor.refusal is not None:
+        return monitor.refusal
     view = monitor.view()
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
@@ -153,9 +155,20 @@ def make_release(runtime, optimizers):
     return release
 
 
-def leave(runtime, state, exit_status, reason):
-    """Tells the boards how this task ended, so that nobody waits for it; those that were up lately get LEAVE_SECS."""
-    runtime.monitor.post(state=state, exit_status=exit_status, reason=reason)
+def leave(runtime, state, exit_status, reason, error=None):
+    """Tells the boards how this task ended, so that nobody waits for it; those that were up lately get LEAVE_SECS.
+
+    Args:
+      runtime: session.TaskRuntime.
+      state: "left", "failed" or "stopped".
+      exit_status, reason: as in the report.
+      error: what it ended with, if so.
+    """
+    is_refused = isinstance(error, RefusedError)
+    if is_refused and error.is_stranger:
+        runtime.monitor.stop()
+        return
+    runtime.monitor.post(state=state, exit_status=exit_status, reason=reason, is_refused=is_refused)
     if state == "left" and runtime.context.is_chief:
         runtime.monitor.publish("job", is_over=True, step=runtime.report.global_step, reason=reason)
     deadline = time.monotonic() + LEAVE_SECS

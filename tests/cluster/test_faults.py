@@ -126,6 +126,30 @@ def test_ps_in_another_order_on_one_worker(make_job):
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "params", "difference"),
+    [
+        (["--update=sync"], "", "The updates are sync with 2 of 2 gradients here and async there."),
+        ([], "optimizer=adam", "Variable beta1_power (float32 [] on ps:0 here) does not exist there."),
+    ],
+)
+def test_a_worker_with_another_model_or_rule_is_refused_and_the_rest_go_on(
+    make_job, flags, params, difference
+):
+    job = make_job(1, 2, flags=ENDLESS, params="slow=0:10")
+    ps, chief = job.start_all(["ps:0", "worker:0"])
+    step = wait_for_step(chief, 10)
+    wrong = job.start("worker:1", *flags, model_params=params or job.params)
+    job.expect_exits(1, [wrong])
+    assert "worker:1 builds another model than the others train." in wrong.report["reason"]
+    assert difference in wrong.report["reason"].splitlines(), wrong.report["reason"]
+    right = job.start("worker:1")
+    wait_for_step(right, wait_for_step(chief, step + 10) + 10)
+    for task in (right, chief, ps):
+        task.send(signal.SIGTERM)
+    job.expect_exits(143, [right, chief, ps])
+
+
 def test_port_that_is_taken(make_job):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

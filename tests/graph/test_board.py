@@ -88,6 +88,22 @@ def test_any_text_comes_back_as_it_was(board):
     assert board.exchange([{"key": "text", "reason": TEXT}])["text"]["reason"] == TEXT
 
 
+def test_what_is_overwritten_is_told(board):
+    board.exchange([{"key": "mine", "n": 1}])
+    assert board.replaced == {}
+    board.exchange([{"key": "mine", "n": 2}, {"key": "new", "n": 1}])
+    assert board.replaced == {"mine": {"key": "mine", "n": 1}}
+    board.exchange([])
+    assert board.replaced == {}
+
+
+def test_long_texts(board):
+    assert board.read_text("model") == ""
+    board.write_text("model", TEXT * 9000)
+    assert board.read_text("model") == TEXT * 9000
+    assert "model" not in board.exchange([])
+
+
 def test_long_board(board):
     """More bytes than a length in one byte of a varint can tell, and more records than any cluster has."""
     records = [{"key": f"long:{i}", "value": "x" * 500} for i in range(300)]

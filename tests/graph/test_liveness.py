@@ -8,7 +8,7 @@ from fakes import Clock, FakeGuard
 
 from ps_train import liveness
 from ps_train.board import BoardError
-from ps_train.cluster import TaskId
+from ps_train.cluster import Cluster, TaskId
 from ps_train.errors import PeerLostError, StoppedError
 from ps_train.liveness import Link, Monitor, View, wait_until
 
@@ -75,7 +75,7 @@ class ScriptedBoard:
     task, address = PS, "p0:1"
 
     def __init__(self, *answers):
-        self.answers, self.written = list(answers), []
+        self.answers, self.written, self.replaced = list(answers), [], {}
 
     def exchange(self, records, timeout_secs=2.0):
         self.written.append(records)
@@ -160,6 +160,103 @@ def test_ps_runs_leaves_out_who_is_not_up():
     monitor.flush(1)
     assert monitor.ps_runs() == {"ps:0": "a"}
     assert monitor.link(TaskId("ps", 1)).reason == "refused"
+
+
+# Who belongs here.
+
+CLUSTER = Cluster.from_hosts(ps="p0:1", worker="w0:1,w1:1")
+
+
+def own_record(**fields):
+    return {
+        "key": "worker:1",
+        "run": "mine",
+        "beat": 1,
+        "started": 50.0,
+        "version": "1",
+        "protocol": 1,
+        **fields,
+    }
+
+
+def ps_record(cluster=CLUSTER, **fields):
+    return beat("ps:0", 1, run="p", cluster=cluster.as_dict(), protocol=1, **fields)
+
+
+def other_record(number, **fields):
+    return beat("worker:1", number, run="other", pid=77, host="h2", started=60.0, state="training", **fields)
+
+
+def seek(*boards, pause=1.0):
+    """A link after it has read each of the boards in turn."""
+    clock = Clock()
+    link = Link(ScriptedBoard(*boards), clock)
+    for _ in boards:
+        link.seek_admission(own_record(), CLUSTER)
+        clock.now += pause
+    assert all(records == [] for records in link.board.written), "it writes nothing before it is admitted"
+    return link
+
+
+def test_a_task_is_admitted_where_nobody_has_its_name():
+    link = seek([ps_record()])
+    assert link.is_admitted and link.refusal is None
+    assert not seek([]).is_admitted, "a ps that has not introduced itself"
+    assert not seek("refused").is_admitted
+
+
+def test_a_task_of_another_cluster_is_refused():
+    other = Cluster.from_hosts(ps="p0:1", worker="w0:1,w2:1")
+    link = seek([ps_record(other)])
+    assert not link.is_admitted and link.refusal.is_stranger and link.refusal.exit_status == 1
+    assert "worker' differs: w0:1,w1:1 here, w0:1,w2:1 there" in str(link.refusal)
+
+
+def test_a_ps_of_another_version_that_speaks_otherwise_is_refused():
+    link = seek([{**ps_record(version="9.9"), "protocol": 2}])
+    assert not link.is_admitted
+    assert "ps:0 at p0:1 runs ps_train 9.9, this task 1, and they do not" in str(link.refusal)
+
+
+def test_a_living_task_of_the_same_name_is_left_alone():
+    link = seek([ps_record(), other_record(5)], [ps_record(), other_record(6)])
+    assert not link.is_admitted
+    assert str(link.refusal).startswith(
+        "Another process is running as worker:1: process 77 on h2. End one of the two"
+    )
+    assert link.refusal.exit_status == 138 and link.refusal.is_stranger
+
+
+def test_a_dead_task_s_name_is_taken_over():
+    dead = [ps_record(), other_record(5)]
+    assert not seek(dead, dead).is_admitted, "it may be between two beats"
+    assert seek(dead, dead, dead).is_admitted
+    ended = [ps_record(), {**other_record(5), "state": "failed"}]
+    assert seek(ended).is_admitted
+
+
+@pytest.mark.parametrize(("started", "gives_way"), [(59.0, True), (61.0, False)])
+def test_of_two_that_write_under_one_name_the_earlier_gives_way(started, gives_way):
+    """As when both were started at the same moment, or one was frozen and its place taken."""
+    board = ScriptedBoard()
+    link = Link(board, Clock())
+    for number in range(4):
+        board.replaced = {"worker:1": other_record(number)}
+        link.note_clash(own_record(started=started))
+    assert (link.refusal is not None) == gives_way
+
+
+def test_what_a_dead_predecessor_left_is_no_clash():
+    board = ScriptedBoard()
+    link = Link(board, Clock())
+    for replaced in (
+        {},
+        {"worker:1": other_record(3)},
+        *[{"worker:1": own_record(beat=n)} for n in range(5)],
+    ):
+        board.replaced = replaced
+        link.note_clash(own_record())
+    assert link.refusal is None
 
 
 # The guard.

@@ -15,7 +15,7 @@ LAYERS = (
     "errors compat wording",
     "addresses packages",
     "cluster logs",
-    "config model net board reports datasets checkpoints restoring",
+    "config model net board reports datasets checkpoints restoring fingerprint",
     "task_context",
     "resolvers paths placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
     "guard hooks checkpoint_hook follower summary failures explain",

@@ -1,0 +1,51 @@
+"""What a task's model and update rule are, in a form that two tasks can compare before the first step.
+
+    text = describe(variables, context)        # the chief writes it on a board
+    differences(mine, theirs)                  # [] or lines for people
+
+Every worker builds its own graph, and nothing in TensorFlow notices when two build different ones: a variable of another
+shape or on another ps is silently another variable.
+"""
+
+import json
+
+from ps_train.compat import tf
+
+MAX_NAMED = 5
+
+
+def describe(variables, context):
+    """A JSON text of the update rule and of each variable's type, shape and ps.
+
+    Args:
+      variables: the graph's global variables.
+      context: TaskContext.
+    """
+    rule = context.update
+    if rule == "sync":
+        rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
+    return json.dumps({"rule": rule, "variables": {v.op.name: _describe_one(v) for v in variables}})
+
+
+def _describe_one(variable):
+    device = tf.DeviceSpec.from_string(variable.device)
+    where = f"{device.job}:{device.task or 0}" if device.job else "no task"
+    shape = "any shape" if variable.shape.rank is None else str(variable.shape.as_list())
+    return f"{variable.dtype.base_dtype.name} {shape} on {where}"
+
+
+def differences(mine, theirs):
+    """Lines on what differs, both being texts of `describe`; variables that only `theirs` has do no harm."""
+    mine, theirs = json.loads(mine), json.loads(theirs)
+    lines = []
+    if mine["rule"] != theirs["rule"]:
+        lines.append(f"The updates are {mine['rule']} here and {theirs['rule']} there.")
+    other = []
+    for name, here in mine["variables"].items():
+        there = theirs["variables"].get(name)
+        if there is None:
+            other.append(f"Variable {name} ({here} here) does not exist there.")
+        elif there != here:
+            other.append(f"Variable {name} is {here} here and {there} there.")
+    more = [f"{len(other) - MAX_NAMED} more variables differ."] if len(other) > MAX_NAMED else []
+    return [*lines, *other[:MAX_NAMED], *more]

@@ -1,0 +1,60 @@
+"""Two tasks' models compared before the first step."""
+
+import pytest
+
+from ps_train import fingerprint, placement
+from ps_train.cluster import Cluster, TaskId
+from ps_train.compat import tf, tf1
+from ps_train.task_context import TaskContext
+
+pytestmark = pytest.mark.graph
+CLUSTER = Cluster.from_hosts(ps="p0:1,p1:1", worker="w0:1,w1:1,w2:1")
+
+
+def text(build, **options):
+    context = TaskContext(TaskId("worker", 0), CLUSTER, **options)
+    with tf1.Graph().as_default(), placement.scope(context):
+        build()
+        return fingerprint.describe(tf1.global_variables(), context)
+
+
+def variables(**shapes):
+    return lambda: [tf1.get_variable(name, shape) for name, shape in shapes.items()]
+
+
+def test_the_same_model_has_no_differences():
+    assert fingerprint.differences(text(variables(a=[2], b=[])), text(variables(a=[2], b=[]))) == []
+
+
+def test_more_variables_on_the_other_side_do_no_harm():
+    assert fingerprint.differences(text(variables(a=[2])), text(variables(a=[2], b=[]))) == []
+
+
+def test_shape_type_and_existence():
+    def mine():
+        variables(a=[2], c=[1])()
+        tf1.get_variable("b", [], tf.float64)
+
+    assert fingerprint.differences(text(mine), text(variables(a=[3], e=[], b=[]))) == [
+        "Variable a is float32 [2] on ps:0 here and float32 [3] on ps:0 there.",
+        "Variable c (float32 [1] on ps:1 here) does not exist there.",
+        "Variable b is float64 [] on ps:0 here and float32 [] on ps:0 there.",
+    ]
+
+
+def test_another_order_is_another_place():
+    """The variables would be different ones on different ps, without any error of TensorFlow's."""
+    lines = fingerprint.differences(text(variables(a=[], b=[])), text(variables(b=[], a=[])))
+    assert lines[0] == "Variable a is float32 [] on ps:0 here and float32 [] on ps:1 there."
+
+
+def test_update_rule():
+    lines = fingerprint.differences(
+        text(variables(a=[]), update="sync", replicas_to_aggregate=2), text(variables(a=[]))
+    )
+    assert lines == ["The updates are sync with 2 of 3 gradients here and async there."]
+
+
+def test_many_differences_are_counted():
+    lines = fingerprint.differences(text(variables(**{f"v{i}": [] for i in range(8)})), text(variables(w=[])))
+    assert len(lines) == 6 and lines[-1] == "3 more variables differ."
