@@ -4,7 +4,7 @@
 
 1. Directories are made, loopback ports reserved; TensorFlow is imported once, and every task forked from there
    (`process`), the evaluation, too: it waits for its turn, as nothing can be forked later, when gRPC's threads run here.
-2. Twice a second the boards say how far the tasks are.
+2. Twice a second the boards say how far the tasks are. What the chief warns of before its first step is shown.
 3. A worker that a signal has ended, not the chief, is lost (`failures`): an async job, one with enough backup workers, or with
    `--on_worker_loss=continue` goes on without it. The boards are told, as it cannot do that itself any more.
 4. The end is the first of
@@ -113,6 +113,7 @@ class LocalCluster:
         self._asked_at: float | None = None  # for the end of all tasks
         self._deadline: float | None = None  # of an end that has been asked for
         self._asked_ps: set[TaskId] = set()
+        self._is_started = False  # the chief has made a step
         self._follower = Follower(cluster, config)
 
     # The start.
@@ -216,6 +217,7 @@ class LocalCluster:
     def _tick(self, inbox: SignalInbox) -> None:
         for number in inbox.wait(TICK_SECS):
             self._on_signal(number, time.monotonic())
+        self._tell_warnings()
         for task, running in self._tasks.items():
             if task not in self._policy.ends and running.poll() is not None:
                 self._note_end(self._end_of(task))
@@ -223,6 +225,16 @@ class LocalCluster:
         if self._cluster.ps_tasks[0] not in self._policy.ends:
             self._follower.look(time.monotonic())
         self._show()
+
+    def _tell_warnings(self) -> None:
+        """Says what the chief warns of before its first step: that is about what was asked for."""
+        chief = self._cluster.chief_task
+        if not self._is_started:
+            self._is_started = self._follower.local_steps(chief) is not None
+            for line in self._tasks[chief].new_lines():
+                _, is_warning, text = line.partition(f" {chief} warning: ")
+                if is_warning:
+                    self._screen.complain(f"{chief} warning: {text}", goes_on=True)
 
     def _show(self, is_urgent: bool = False) -> None:
         statuses = {task: running.status for task, running in self._tasks.items()}

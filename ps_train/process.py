@@ -64,7 +64,7 @@ class TaskProcess:
         self.pid: int | None = None
         self.status: int | None = None
         self.ended_by: int | None = None
-        self._log_start = os.path.getsize(log_path) if os.path.exists(log_path) else 0
+        self._log_start = self._read_to = os.path.getsize(log_path) if os.path.exists(log_path) else 0
 
     def release(self) -> None:
         """Lets a task that was started with `is_held` go on."""
@@ -102,6 +102,15 @@ class TaskProcess:
     def has_traceback(self) -> bool:
         """Whether there is one at the end of its log."""
         return any(line.startswith("Traceback (most recent call last)") for line in self._log_lines(65536))
+
+    def new_lines(self) -> list[str]:
+        """The lines that it has written to its log since the last call, but for one that it has not finished yet."""
+        with contextlib.suppress(OSError), open(self.log_path, "rb") as file:
+            file.seek(self._read_to)
+            lines, _, _ = file.read().rpartition(b"\n")
+            self._read_to += len(lines) + 1 if lines else 0
+            return lines.decode(errors="replace").splitlines()
+        return []
 
     def _log_lines(self, max_bytes: int = 8192) -> list[str]:
         """The end of what it wrote to its log."""

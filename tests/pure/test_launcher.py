@@ -130,10 +130,14 @@ class FakeTask:
     def __init__(self, name):
         self.name, self.log_path = name, f"logs/{name}.log"
         self.status, self.ended_by, self.line, self.sent = None, None, "", []
-        self.traceback = False
+        self.traceback, self.lines = False, []
 
     def poll(self):
         return self.status
+
+    def new_lines(self):
+        lines, self.lines = self.lines, []
+        return lines
 
     def has_traceback(self):
         return self.traceback
@@ -197,6 +201,26 @@ def make_local(tmp_path, num_workers=2, **settings):
 
 
 KILLED = {"status": 137, "ended_by": signal.SIGKILL}
+
+
+def test_what_the_chief_warns_of_before_its_first_step_is_shown(local):
+    def tell(step, *lines):
+        local._follower.records["worker:0"] = {"state": "training", **({"local_steps": step} if step else {})}
+        local._tasks[CHIEF].lines += lines
+        local._tell_warnings()
+
+    tell(
+        None,
+        "00:00:00 worker:0 listening at h:1",
+        "00:00:01 worker:0 warning: no 'a'",
+        "warning: a library's",
+    )
+    tell(None)
+    tell(1, "00:00:02 worker:0 warning: no 'b'")
+    tell(2, "00:00:03 worker:0 warning: a loss")
+    local._tasks[WORKER].lines += ["00:00:01 worker:1 warning: no 'a'"]
+    tell(3)
+    assert local._screen.complaints == ["worker:0 warning: no 'a'", "worker:0 warning: no 'b'"]
 
 
 def test_what_is_said_of_a_lost_worker(local):

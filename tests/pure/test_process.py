@@ -72,6 +72,21 @@ def test_a_log_is_appended_to_and_the_last_line_is_its_own(start):
     assert open(task.log_path).read() == "one\n"
 
 
+def test_each_line_of_a_log_is_new_once(start):
+    assert wait(start(lambda: print("of an earlier run") or 0)) == 0
+    task = start(lambda: 0)
+    assert wait(task) == 0 and task.new_lines() == []
+    for written, new in (
+        ("one\ntw", ["one"]),
+        ("", []),
+        ("o\nthree\n", ["two", "three"]),
+        ("\nfour\n", ["", "four"]),
+    ):
+        with open(task.log_path, "a") as file:
+            file.write(written)
+        assert task.new_lines() == new
+
+
 def test_errors_are_in_the_log_and_never_reach_the_parents_code(start):
     def fail():
         raise PeerLostError("Lost ps:0.")
