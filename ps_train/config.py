@@ -84,10 +84,12 @@ class WatchedParams(Params):
           may_be_read: of a key: whether it may be asked for later, as while the data is read, or elsewhere.
         """
         given = set(dict.keys(self))
-        wanted = sorted(key for key in self._asked - given if isinstance(key, str))
+        read = sorted(key for key in self._asked if isinstance(key, str))
+        wanted = [key for key in read if key not in given]
+        known = f"Read were: {', '.join(read)}." if read else "Leave it out."
         return [
             f"--model_params has {key!r}, which was not read while the graph was built. "
-            + (did_you_mean(key, wanted).strip() or "Check its name, or leave it out.")
+            + (did_you_mean(key, wanted).strip() or known)
             for key in dict.keys(self)
             if key not in self._asked and not may_be_read(key)
         ]

@@ -167,10 +167,15 @@ def test_sync_over_two_ps_with_a_report_and_the_same_again(tmp_path):
         "--train_steps=60",
         "--train_dir=t",
         "--noevaluate",
+        "--model_params=hidden=9,rate=0.1",
     )
     states = r"ps:0-1 serving, worker:0-1 (starting|training)"
     with Launcher(tmp_path, *args, "--report_file=r.json") as launcher:
         assert launcher.wait() == 0, launcher.tails()
+    assert launcher.err == (
+        "ps_train: worker:0 warning: --model_params has 'rate', which was not read while the graph was built. Read "
+        "were: hidden, learning_rate.\n"
+    )
     assert json.loads((tmp_path / "r.json").read_text())["is_chief"]
     assert json.loads((tmp_path / "r.worker1.json").read_text())["local_steps"] == 60
     assert json.loads((tmp_path / "r.ps1.json").read_text())["outcome"] == "done"

@@ -188,7 +188,7 @@ def test_a_param_that_nobody_reads_is_told_with_the_one_that_was_meant():
     assert params.get("learning_rate", 0.1) == 0.1
     assert params.unread() == [
         "--model_params has 'lerning_rate', which was not read while the graph was built. Did you mean learning_rate?",
-        "--model_params has 'other', which was not read while the graph was built. Check its name, or leave it out.",
+        "--model_params has 'other', which was not read while the graph was built. Read were: learning_rate.",
     ]
 
 
