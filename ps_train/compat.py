@@ -18,17 +18,28 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 - `Variable._get_save_slice_info`, in `restoring`: the whole variable that a partition belongs to.
 """
 
+import contextlib
 import importlib
+import importlib.metadata
 import os
+import re
 import sys
 import tempfile
+
+from ps_train.errors import UsageError
 
 MIN_TENSORFLOW = (2, 21)
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
 
 def import_tensorflow():
-    """Imports TensorFlow once, quietly, in graph mode; returns the module."""
+    """Imports TensorFlow once, quietly, in graph mode; returns the module.
+
+    Raises:
+      UsageError: it is too old; not even imported if its metadata tell so, as an old one may fail in many ways.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # another name, such as tensorflow-cpu
+        check_version(importlib.metadata.version("tensorflow"))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with tempfile.TemporaryFile() as held:
         sys.stderr.flush()
@@ -46,10 +57,28 @@ def import_tensorflow():
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+    check_version(tensorflow.__version__)
     tensorflow.compat.v1.disable_eager_execution()
     tensorflow.get_logger().setLevel(os.environ.get("PS_TRAIN_TF_LOG_LEVEL", "ERROR"))
     tensorflow.get_logger().propagate = False
     return tensorflow
+
+
+def check_version(version):
+    """Raises UsageError for a TensorFlow older than MIN_TENSORFLOW.
+
+    >>> check_version("2.21.0-rc1")
+    >>> check_version("1.15.5")
+    Traceback (most recent call last):
+    ps_train.errors.UsageError: TensorFlow 1.15.5 is installed for ...
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < MIN_TENSORFLOW:
+        wanted = ".".join(map(str, MIN_TENSORFLOW))
+        raise UsageError(
+            f"TensorFlow {version} is installed for {sys.executable}, and ps_train needs {wanted} or later. Run "
+            f"{sys.executable} -m pip install 'tensorflow>={wanted}', or activate the environment of ps_train."
+        )
 
 
 def __getattr__(name):

@@ -12,8 +12,8 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # A module may import from the rows before its own; a package is one module here. The design's layers 1, 2 and 6 take
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
-    "errors compat wording",
-    "addresses packages",
+    "errors wording",
+    "compat addresses packages",
     "cluster logs",
     "config model net board reports datasets checkpoints restoring fingerprint",
     "task_context",

@@ -62,6 +62,28 @@ def test_a_package_that_is_not_installed(tmp_path, fake):
     assert run(tmp_path, "--help", packages=fake)[0] == 0
 
 
+@pytest.mark.parametrize("has_metadata", [True, False])
+@pytest.mark.parametrize(
+    "place", [(), ("--job_name=worker", "--ps_hosts=localhost:1", "--worker_hosts=localhost:2")]
+)
+def test_a_tensorflow_that_is_too_old(tmp_path, fake, has_metadata, place):
+    text = "print('imported')\n__version__ = '2.20.1'\n"
+    if has_metadata:  # then it is not even imported
+        (fake / "tensorflow-2.20.1.dist-info").mkdir()
+        (fake / "tensorflow-2.20.1.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.20.1\n")
+        text = "raise SystemExit(7)\n"
+    (fake / "tensorflow" / "__init__.py").write_text(text)
+    (tmp_path / "mine.py").write_text("")
+    status, lines = run(tmp_path, "--model=mine.py", *place, packages=fake)
+    line = (
+        f"TensorFlow 2.20.1 is installed for {sys.executable}, and ps_train needs 2.21 or later. Run "
+        f"{sys.executable} -m pip install 'tensorflow>=2.21', or activate the environment of ps_train."
+    )
+    assert status == 1
+    assert line in lines and len(lines.splitlines()) == 1
+    assert run(tmp_path, "--help", packages=fake) == (0, "")
+
+
 def test_a_package_of_a_package_that_is_not_installed(tmp_path, fake):
     (fake / "tensorflow" / "__init__.py").write_text("import google.protobuf\n")
     (tmp_path / "mine.py").write_text(MODEL)
