@@ -10,9 +10,9 @@ gradients -> update rule. Every worker builds the same variables in the same ord
 import functools
 from typing import NamedTuple
 
-from ps_train import placement
+from ps_train import placement, restoring
 from ps_train.compat import tf, tf1
-from ps_train.config import WatchedParams
+from ps_train.config import BUILTIN_MODEL, WatchedParams
 from ps_train.errors import ModelError
 from ps_train.inputs import build_input, count_examples
 from ps_train.logs import log
@@ -87,6 +87,7 @@ def build_train(context, config, model):
         tf1.set_random_seed(seed)
         with placement.scope(context):
             global_step = tf1.train.get_or_create_global_step()
+            _note_default_model(config)
             params = WatchedParams(config.model_params)
             where = InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, params)
             _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
@@ -113,6 +114,7 @@ def build_eval(config, model):
     with tf1.Graph().as_default() as graph:
         tf1.set_random_seed(config.seed)
         global_step = tf1.train.get_or_create_global_step()
+        _note_default_model(config)
         context = InputContext(ModeKeys.EVAL, config.batch_size, 1, 0, config.seed, config.model_params)
         dataset, (features, labels) = build_input(model, context, "/device:CPU:0")
         spec = call_model_fn(model, features, labels, ModeKeys.EVAL, config.model_params)
@@ -126,6 +128,11 @@ def build_eval(config, model):
         examples = count_examples(features, config.batch_size)
         cardinality = tf.data.experimental.cardinality(dataset)
         return EvalOps(graph, spec.loss, examples, values, updates, global_step, cardinality)
+
+
+def _note_default_model(config):
+    if config.model is None:
+        tf1.add_to_collection(restoring.DEFAULT_MODEL, BUILTIN_MODEL)
 
 
 def _build_train_op(spec, context, global_step):

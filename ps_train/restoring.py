@@ -11,6 +11,9 @@ from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 
 MAX_NAMED = 5
+DEFAULT_MODEL = (
+    "ps_train/default_model"  # collection: not empty if the graph's model is there for want of another
+)
 
 
 def restore(session, saver, checkpoint, is_whole=True):
@@ -32,7 +35,8 @@ def restore(session, saver, checkpoint, is_whole=True):
     if is_whole:
         problems = differences(reader, session.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
         if problems:
-            raise ModelError(_misfit(checkpoint, problems))
+            is_default = bool(session.graph.get_collection(DEFAULT_MODEL))
+            raise ModelError(_misfit(checkpoint, problems, is_default))
     try:
         saver.restore(session, checkpoint)
     except (
@@ -78,11 +82,12 @@ def _as_text(shape):
     return "any" if shape.rank is None else str(shape.as_list())
 
 
-def _misfit(checkpoint, problems):
+def _misfit(checkpoint, problems, is_default):
     more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+    hint = " No --model is given, so this is the built-in model." if is_default else ""
     return (
         f"{checkpoint} does not fit the model: {'; '.join(problems[:MAX_NAMED])}{more}. Use another --train_dir, or "
-        "the model and --model_params that wrote it."
+        f"the model and --model_params that wrote it.{hint}"
     )
 
 

@@ -6,7 +6,7 @@ from absl.flags import FlagValues
 
 from ps_train import paths
 from ps_train.config import TrainConfig
-from ps_train.errors import ModelError, UsageError
+from ps_train.errors import UsageError
 from ps_train.flags import config_from_flags
 
 
@@ -15,14 +15,7 @@ def run(values: FlagValues) -> int:
     config = make_config(values)
     from ps_train import evaluator
 
-    try:
-        return evaluator.run_once(config)
-    except ModelError as error:
-        if config.model is not None:
-            raise
-        raise ModelError(
-            f"{error} This was the built-in model, as no --model is given: add the --model that was trained."
-        ) from error
+    return evaluator.run_once(config)
 
 
 def make_config(values: FlagValues) -> TrainConfig:

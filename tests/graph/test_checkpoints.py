@@ -5,9 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from ps_train import checkpoints, restoring
+from ps_train import checkpoints, graph, restoring, task_context
+from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
+from ps_train.config import TrainConfig
 from ps_train.errors import ModelError
+from ps_train.model import load_model
 
 pytestmark = pytest.mark.graph
 NAMES = [
@@ -138,6 +141,20 @@ def test_variables_that_do_not_fit(tmp_path):
         f"{path} does not fit the model: b has shape [3, 4] there and [3, 5] in the model; d is not in it. "
         "Use another --train_dir, or the model and --model_params that wrote it."
     )
+
+
+@pytest.mark.parametrize(("model", "is_told"), [(None, True), ("ps_train.builtin_model", False)])
+def test_the_checkpoint_of_another_model_where_no_model_is_given(tmp_path, monkeypatch, model, is_told):
+    monkeypatch.setattr(task_context, "_current", [])
+    (path,) = save(str(tmp_path))
+    config, builtin = TrainConfig(model=model), load_model("ps_train.builtin_model")
+    context = task_context.TaskContext(TaskId("worker", 0), Cluster.from_hosts("p0:1", "w0:1"), "async")
+    task_context.set_current(context)
+    for ops in (graph.build_train(context, config, builtin), graph.build_eval(config, builtin)):
+        with ops.graph.as_default(), tf1.Session() as sess, pytest.raises(ModelError) as caught:
+            restoring.restore(sess, tf1.train.Saver(), path)
+        hint = "that wrote it. No --model is given, so this is the built-in model."
+        assert str(caught.value).endswith(hint if is_told else "that wrote it.")
 
 
 def test_another_shape_alone_is_refused(tmp_path):

@@ -2,19 +2,16 @@
 
 import dataclasses
 import pathlib
-import sys
-import types
 
 import pytest
 from absl import flags as absl_flags
 
-import ps_train
 from ps_train import __main__ as program
 from ps_train import __version__, flags
 from ps_train.cluster import TaskId
 from ps_train.commands import COMMANDS, eval, load, train
 from ps_train.config import Params, TrainConfig
-from ps_train.errors import ModelError, PeerLostError, UsageError
+from ps_train.errors import PeerLostError, UsageError
 from ps_train.resolvers import ClusterFlags, Resolved
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -207,27 +204,6 @@ def test_eval_needs_a_train_dir():
         UsageError, match="^The command eval reads a checkpoint, but no --train_dir is given. Add"
     ):
         eval.make_config(flags.parse([])[0])
-
-
-@pytest.mark.parametrize(
-    ("args", "hint"),
-    [
-        (
-            [],
-            " This was the built-in model, as no --model is given: add the --model that was trained.",
-        ),
-        (["--model=mine.py"], ""),
-    ],
-)
-def test_a_checkpoint_of_another_model_without_model(monkeypatch, args, hint):
-    def fail(config):
-        raise ModelError("d/model.ckpt-1 does not fit the model.")
-
-    monkeypatch.setitem(sys.modules, "ps_train.evaluator", types.SimpleNamespace(run_once=fail))
-    monkeypatch.delattr(ps_train, "evaluator", raising=False)
-    with pytest.raises(ModelError) as caught:
-        eval.run(flags.parse(["--train_dir=d", *args])[0])
-    assert str(caught.value) == f"d/model.ckpt-1 does not fit the model.{hint}"
 
 
 def test_help_names_every_flag_and_command(capsys):
