@@ -41,6 +41,8 @@ _MESSAGES = {
 }  # fmt: skip
 
 
+# What a session raises when a ps is gone.
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 CLOSED = "connection closed"
 NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
 

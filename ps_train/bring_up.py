@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from ps_train import fingerprint, restoring
-from ps_train.board import BoardError
+from ps_train.board import LOST, BoardError
 from ps_train.checkpoints import all_checkpoints, latest_checkpoint
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
@@ -33,7 +33,6 @@ from ps_train.logs import log
 from ps_train.server import session_config
 
 LOOK_SECS = 3.0
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
 class BoundedSession(tf1.Session):

@@ -4,9 +4,17 @@ import contextlib
 import os
 import time
 
+from ps_train.board import LOST
 from ps_train.checkpoints import all_checkpoints, checkpoint_step, latest_checkpoint
 from ps_train.compat import tf, tf1
+from ps_train.errors import UsageError
+from ps_train.explain import cause
 from ps_train.logs import log
+
+RETRY_SECS = 10.0
+END_RETRY_SECS = 2.0
+SAVE_OPS = ("SaveV2", "MergeV2Checkpoints")
+SAVE_ERRORS = (tf.errors.OpError, OSError, ValueError)  # ValueError: Saver's, if the directory is gone
 
 
 class CheckpointHook(tf1.train.SessionRunHook):
@@ -23,6 +31,9 @@ class CheckpointHook(tf1.train.SessionRunHook):
       save_steps, save_secs: periods; either may be None.
       before_save: called before each save; gives it the time that it needs.
       optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
+      end_secs: how long to try for the last checkpoint while the directory cannot be written; called at the end.
+
+    While the directory cannot be written (disk full, gone, read-only) training goes on: the model lives on the ps tasks.
     """
 
     def __init__(
@@ -35,17 +46,17 @@ class CheckpointHook(tf1.train.SessionRunHook):
         save_secs=None,
         optimizers=(),
         before_save=lambda: None,
+        end_secs=lambda: 0.0,
         clock=time.monotonic,
     ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
-        self._train_dir, self._known = (
-            train_dir,
-            set(),
-        )  # checkpoints that were there before, or are this job's
+        self._train_dir = train_dir
+        self._known: set[str] = set()  # checkpoints that were there before, or are this job's
         self._is_warned = False
+        self._retry_at = None
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
-        self._optimizers, self._before_save = optimizers, before_save
+        self._optimizers, self._before_save, self._end_secs = optimizers, before_save, end_secs
         self._saved_step = self._saved_at = None
 
     def begin(self):
@@ -59,10 +70,12 @@ class CheckpointHook(tf1.train.SessionRunHook):
         step = int(session.run(self._read_step))
         self._known.update(all_checkpoints(self._train_dir))
         self._saved_at = self._clock()
-        if self._report.checkpoint is None:
-            self.save(session, step)
-        else:
+        if self._report.checkpoint is not None:
             self._saved_step = checkpoint_step(self._report.checkpoint)
+        elif self._report.restored_from is not None:
+            self._save_or_go_on(session, step)  # a living model has more to lose than its next checkpoint
+        else:
+            self._save_or_fail(session, step, 0.0)
 
     def before_run(self, run_context):
         """Fetches the global step."""
@@ -77,7 +90,44 @@ class CheckpointHook(tf1.train.SessionRunHook):
         """Reads the step anew and saves if a period is over."""
         step = int(session.run(self._read_step))
         if self.is_due(step):
+            self._save_or_go_on(session, step)
+
+    def _save_or_go_on(self, session, step):
+        try:
             self.save(session, step)
+            self._retry_at = None
+        except SAVE_ERRORS as error:
+            reason = self._why_unwritable(error)
+            self._retry_at = self._clock() + RETRY_SECS
+            log.error(
+                "step %d is not saved: %s; training goes on, next try in %.0f s", step, reason, RETRY_SECS
+            )
+
+    def _save_or_fail(self, session, step, patience_secs):
+        """Saves, trying again for a while; a UsageError tells what kept it from being saved."""
+        deadline = self._clock() + patience_secs
+        while True:
+            try:
+                self.save(session, step)
+                return
+            except SAVE_ERRORS as error:
+                reason = self._why_unwritable(error)
+                if self._clock() >= deadline:
+                    raise UsageError(
+                        f"Step {step} cannot be saved: {reason}. Check the directory's disk and rights. The newest "
+                        f"checkpoint is {self._report.checkpoint}."
+                    ) from None
+            log.error("step %d is not saved: %s; trying again", step, reason)
+            time.sleep(END_RETRY_SECS)
+
+    def _why_unwritable(self, error):
+        """What is wrong with the directory, in words; raises `error` again if it is about something else."""
+        is_of_save = isinstance(error, OSError | ValueError) or (
+            error.op.type in SAVE_OPS if error.op is not None else self._train_dir in error.message
+        )
+        if not is_of_save or isinstance(error, LOST):
+            raise error
+        return cause(error) if isinstance(error, tf.errors.OpError) else str(error)
 
     def save(self, session, step):
         """Writes `model.ckpt-<step>`."""
@@ -108,7 +158,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         """Saves the last step if it is not saved yet."""
         step = int(session.run(self._read_step))
         if step != self._saved_step:
-            self.save(session, step)
+            self._save_or_fail(session, step, self._end_secs())
         self._report.global_step = self._saved_step
         log.info("saved %s", self._report.checkpoint)
 
@@ -116,6 +166,8 @@ class CheckpointHook(tf1.train.SessionRunHook):
         """Whether a period is over at this step."""
         if step == self._saved_step:
             return False
+        if self._retry_at is not None:
+            return self._clock() >= self._retry_at
         if self._save_steps is not None and (
             self._saved_step is None or step - self._saved_step >= self._save_steps
         ):

@@ -127,6 +127,7 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
                 saving.save_secs,
                 optimizers,
                 before_save=lambda: runtime.guard.extend(timeouts.shutdown_timeout_secs),
+                end_secs=lambda: 0.0 if runtime.guard.should_stop else timeouts.shutdown_timeout_secs,
             )
         )
     wait = WaitForWorkersHook(

@@ -13,8 +13,8 @@ The end of a worker, in order of preference:
 import functools
 import time
 
-from ps_train import bring_up, checkpoints, graph, session
-from ps_train.board import ControlSession
+from ps_train import checkpoints, graph, session
+from ps_train.board import LOST, ControlSession
 from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError, RefusedError
 from ps_train.explain import as_model_error, cause
@@ -181,7 +181,7 @@ def leave(runtime, state, exit_status, reason, error=None):
 def is_ps_lost(runtime, error):
     """Whether an error of the session comes of a ps that was lost, or that is a new process without the model."""
     if not isinstance(error, tf.errors.FailedPreconditionError):
-        return isinstance(error, bring_up.LOST)
+        return isinstance(error, LOST)
     return runtime.monitor.view().record("model").get("ps_runs") != runtime.monitor.ps_runs()
 
 

@@ -10,14 +10,12 @@ import contextlib
 import threading
 from typing import Any
 
-from ps_train.board import BoardError
+from ps_train.board import LOST, BoardError
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.logs import log
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.ledger import REFUSED
-
-SESSION_LOST = ("UnavailableError", "AbortedError", "CancelledError")
 
 
 class MemberHook(tf1.train.SessionRunHook):
@@ -144,7 +142,7 @@ class UpdateLoop(tf1.train.SessionRunHook):
 
         The wait is on one ps and the loss may be of another, so `release` asks that one alone, again and again.
         """
-        if type(error).__name__ not in SESSION_LOST:
+        if not isinstance(error, LOST):
             coord.request_stop(error)
         while not stopping.is_set():
             with contextlib.suppress(BoardError):

@@ -2,8 +2,12 @@
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -46,6 +50,53 @@ def test_a_model_of_another_shape_is_refused_everywhere_and_changes_nothing(make
     assert after.keys() == before.keys()
     for name, value in after.items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A directory on a disk of its own of 400 kB, and a function that changes its size."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(options, capture_output=True).returncode != 0:
+        pytest.skip("a disk of a test's own needs the right to mount one (root)")
+    yield folder, lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_costs_checkpoints_and_no_training(make_job, small_disk):
+    folder, resize = small_disk
+    flags = ["--train_steps=100000", "--save_checkpoint_steps=20", "--keep_checkpoint_max=0"]
+    job = make_job(1, 2, "wide.py", flags)
+    job.train_dir = str(folder / "train")
+    ps, chief, other = job.start_all()
+    chief.wait_for_line(
+        r"error: step \d+ is not saved: .*No space left on device; training goes on, next try in 10 s"
+    )
+    resize("40m")
+    chief.wait_for_line(r"step (\d+)", 1)
+    before = len(os.listdir(job.train_dir))
+    deadline = time.monotonic() + 30
+    while len(os.listdir(job.train_dir)) <= before:
+        assert time.monotonic() < deadline, chief.tail()
+        time.sleep(0.2)
+    other.send(signal.SIGTERM)
+    chief.send(signal.SIGTERM)
+    job.expect_exits(143, [chief, other])
+    assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"]
+
+
+def test_a_disk_that_stays_full_at_the_end(make_job, small_disk):
+    """The job ends for good, saying so, and an older checkpoint stands whole."""
+    folder, _ = small_disk
+    flags = ["--train_steps=300", "--save_checkpoint_steps=20", "--keep_checkpoint_max=0"]
+    job = make_job(1, 1, "wide.py", flags, timeout_secs=5)
+    job.train_dir = str(folder / "train")
+    ps, chief = job.start_all()
+    job.expect_exits(1)
+    assert re.search(r"Step \d+ cannot be saved: .*No space left on device\. ", chief.report["reason"])
+    assert ps.report["reason"] == f"worker:0 failed: {chief.report['reason']}"
+    assert 0 < checkpoint_of(job.train_dir)["global_step"] < 300
 
 
 READ = """

@@ -11,7 +11,7 @@ from ps_train import hooks
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
-from ps_train.errors import PeerLostError, StoppedError
+from ps_train.errors import PeerLostError, StoppedError, UsageError
 from ps_train.hooks import RateMeter, StepHook, WaitForWorkersHook
 from ps_train.reports import Report
 
@@ -257,6 +257,57 @@ def test_the_step_is_read_anew_before_saving(saving, tmp_path):
     hook.after_run(SimpleNamespace(session=session), SimpleNamespace(results=10))
     assert saved_steps(tmp_path) == [0, 13]
     assert report.checkpoint.endswith("model.ckpt-13")
+
+
+def test_a_directory_that_cannot_be_written_does_not_end_the_training(saving, clock, tmp_path, lines):
+    """It is said, tried again later, and the checkpoint before stands."""
+    hook, report, session, set_step = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    (tmp_path / "away").mkdir()
+    for path in [*tmp_path.glob("model*"), tmp_path / "checkpoint"]:
+        path.rename(tmp_path / "away" / path.name)
+    (tmp_path / "away").rename(away := tmp_path.with_name("away"))
+    tmp_path.rmdir()
+    tmp_path.write_text("a file in the directory's place")
+    set_step(10)
+    hook.save_if_due(session)
+    (line,) = lines()
+    assert line.startswith("step 10 is not saved: ") and str(tmp_path) in line
+    assert line.endswith("; training goes on, next try in 10 s")
+    assert report.checkpoint.endswith("model.ckpt-0")
+    assert not hook.is_due(30)
+    clock.now += 10
+    assert hook.is_due(30)
+    tmp_path.unlink()
+    away.rename(tmp_path)
+    hook.save_if_due(session)
+    assert saved_steps(tmp_path) == [0, 10] and not hook.is_due(12) and hook.is_due(20)
+
+
+def test_a_last_step_that_cannot_be_saved_is_an_error(saving, tmp_path):
+    hook, _, session, set_step = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    set_step(7)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    tmp_path.rmdir()
+    tmp_path.write_text("a file in the directory's place")
+    with pytest.raises(UsageError, match=r"Step 7 cannot be saved: .* newest checkpoint is .*model.ckpt-0"):
+        hook.end(session)
+
+
+def test_an_error_that_is_not_the_directory_s_stays_what_it_is(saving):
+    hook, _, session, _ = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    session.close()
+    with pytest.raises(RuntimeError):
+        hook.save(session, 10)
+    for error in (
+        tf.errors.UnavailableError(None, None, "gone"),
+        tf.errors.FailedPreconditionError(None, None, "no w"),
+    ):
+        with pytest.raises(type(error)):
+            hook._why_unwritable(error)
 
 
 def test_another_job_in_the_same_directory_is_named(saving, tmp_path, lines):
