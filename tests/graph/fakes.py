@@ -48,6 +48,7 @@ class FakeMonitor:
 
     def __init__(self, view=None, links=(), **fields):
         self.shown, self.links, self.fields = view or FakeView(), list(links), fields
+        self.refusal = None
 
     def view(self):
         return self.shown
