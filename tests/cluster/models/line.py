@@ -1,6 +1,6 @@
 """A line through points, in float64, whose every batch is a formula of (shard, step): `steps.trajectory` is its answer.
 
-params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds"), nan ("shard:step"), lr, optimizer
+params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds" or "all:milliseconds"), nan ("shard:step"), lr, optimizer
 """
 
 import time
@@ -17,7 +17,7 @@ OPTIMIZERS = {"sgd": tf1.train.GradientDescentOptimizer, "adam": tf1.train.AdamO
 def input_fn(context):
     shard = context.shard_index
     slow_shard, _, millis = str(context.params.get("slow", "-1:0")).partition(":")
-    pause = float(millis) / 1000 if int(slow_shard) == shard else 0.0
+    pause = float(millis) / 1000 if slow_shard in ("all", str(shard)) else 0.0
     nan_shard, _, nan_step = str(context.params.get("nan", "-1:0")).partition(":")
     counts = [int(count) for count in str(context.params.get("batches", 0)).split(":")]
     count = counts[shard % len(counts)]
