@@ -40,11 +40,11 @@ def free_ports(count):
 class TaskProcess:
     """One `python -m ps_train` process with its log file and its report file."""
 
-    def __init__(self, name, argv, folder, env, cwd):
+    def __init__(self, name, argv, folder, env, cwd, prefix=()):
         self.name = name
         stem = f"{name.replace(':', '')}.{len(list(folder.glob('*.log')))}"
         self.log_path, self._report_path = folder / f"{stem}.log", folder / f"{stem}.json"
-        self.argv = [sys.executable, "-m", "ps_train", *argv, f"--report_file={self._report_path}"]
+        self.argv = [*prefix, sys.executable, "-m", "ps_train", *argv, f"--report_file={self._report_path}"]
         self.started = time.monotonic()
         with open(self.log_path, "wb") as log:
             self._process = subprocess.Popen(
@@ -117,6 +117,8 @@ class Job:
         ports = free_ports(num_ps + num_workers)
         self.ps_hosts = [f"127.0.0.1:{port}" for port in ports[:num_ps]]
         self.worker_hosts = [f"127.0.0.1:{port}" for port in ports[num_ps:]]
+        self.prefixes = {}  # name -> what leads its command line, as to start it in a network namespace
+        self.env = {}
         self.tasks = []
 
     @property
@@ -135,13 +137,14 @@ class Job:
             "shutdown_timeout_secs": self.timeout_secs,
         }  # fmt: skip
         env = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
-        env["CUDA_VISIBLE_DEVICES"] = "-1"
+        env |= {"CUDA_VISIBLE_DEVICES": "-1", **self.env}
         if tf_config is not None:
             env["TF_CONFIG"] = json.dumps(tf_config)
             settings.update(job_name=None, task_index=None, ps_hosts=None, worker_hosts=None)
         settings.update(overrides)
         argv = [f"--{key}={value}" for key, value in settings.items() if value is not None]
-        process = TaskProcess(name, [*argv, *self.flags, *extra], self.folder, env, cwd)
+        flags = [*argv, *self.flags, *extra]
+        process = TaskProcess(name, flags, self.folder, env, cwd, self.prefixes.get(name, ()))
         self.tasks.append(process)
         return process
 
