@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import time
 
 from ps_train.board import LOST
@@ -53,6 +54,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._train_dir = train_dir
         self._known: set[str] = set()  # checkpoints that were there before, or are this job's
         self._is_warned = False
+        self._saving = threading.Lock()
         self._retry_at = None
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
@@ -129,8 +131,20 @@ class CheckpointHook(tf1.train.SessionRunHook):
             raise error
         return cause(error) if isinstance(error, tf.errors.OpError) else str(error)
 
+    def rescue(self, make_session):
+        """Saves from another thread, in a session of its own, while the main thread is stuck in a step."""
+        with make_session() as session:
+            step = int(session.run(self._read_step))
+            if step != self._saved_step:
+                self.save(session, step)
+                log.info("saved %s", self._report.checkpoint)
+
     def save(self, session, step):
         """Writes `model.ckpt-<step>`."""
+        with self._saving:
+            self._save(session, step)
+
+    def _save(self, session, step):
         self._before_save()
         self._look_for_another_job()
         with contextlib.ExitStack() as held:

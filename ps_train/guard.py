@@ -19,7 +19,7 @@ from ps_train.errors import REPEAT_SECS, PsTrainError, StoppedError
 from ps_train.liveness import awake_clock
 from ps_train.logs import Throttle, log
 
-GRACE_SECS = 8.0
+GRACE_SECS = 6.0
 
 
 class Guard:
@@ -36,10 +36,12 @@ class Guard:
       judge: returns a PsTrainError or None; called in the guard's thread.
       on_exit: called with (exit status, reason) right before the process is ended from here: writes the report.
       grace_secs: how long the main thread may take to end in order.
+      rescue: called, if the main thread has not ended `grace_secs` after a signal, before the process does; takes a few
+        seconds at most.
     """
 
-    def __init__(self, judge, on_exit, grace_secs=GRACE_SECS):
-        self._judge, self._on_exit, self.grace_secs = judge, on_exit, grace_secs
+    def __init__(self, judge, on_exit, grace_secs=GRACE_SECS, rescue=lambda: None):
+        self._judge, self._on_exit, self.grace_secs, self._rescue = judge, on_exit, grace_secs, rescue
         self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
         self.stop_signal: int | None = None
         self._stopped_at: float | None = None
@@ -103,6 +105,8 @@ class Guard:
             if self.failure is None and judged.is_due():
                 self._ask_judge()
             if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
+                if self.failure is None:
+                    self._rescue()
                 self._leave("and the main thread did not end in time")
 
     def _read_signals(self):

@@ -324,7 +324,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
     """
 
     SIGNAL_SECS = 1.5
-    STOPPING_SECS = 4.0
+    STOPPING_SECS = 3.0
 
     def __init__(
         self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),

@@ -6,6 +6,7 @@ while not sess.should_stop():
 sess.run(train_op)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,9 @@ class TaskRuntime:
     report: object
     timeouts: Timeouts
     config: object = None
+    rescue: Callable[[], None] = lambda: (
+        None
+    )  # saves the model from another thread; set where there is a checkpoint
     graph: object = None  # that is trained, once it is built
 
 
@@ -130,6 +134,7 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
                 end_secs=lambda: 0.0 if runtime.guard.should_stop else timeouts.shutdown_timeout_secs,
             )
         )
+        runtime.rescue = lambda: savers[0].rescue(creator.make_raw_session)
     wait = WaitForWorkersHook(
         runtime.monitor,
         [task for task in context.cluster.training_tasks if task != context.task],

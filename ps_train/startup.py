@@ -5,11 +5,15 @@ runtime = start_task(TaskId("worker", 1), cluster, Report(...))
 runtime.guard.finish()
 """
 
-from ps_train import server, session, task_context, worker
+import threading
+
+from ps_train import restoring, server, session, task_context, worker
 from ps_train.board import Board
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
+
+RESCUE_SECS = 3.0
 
 
 def start_task(context, report, timeouts=None, report_file=None, handle_signals=True, config=None):
@@ -44,11 +48,25 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
         report.write(report_file, status, reason)
 
     judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
-    runtime.guard = Guard(judge, leave_at_once)
+    runtime.guard = Guard(judge, leave_at_once, rescue=lambda: _rescue(runtime))
     runtime.guard.start(handle_signals)
     monitor.start()
     log.info("listening at %s", cluster.address(task))
     return runtime
+
+
+def _rescue(runtime):
+    """The chief's last resort after a signal: its step does not end, but the others' work can be saved."""
+
+    def save():
+        try:
+            runtime.rescue()
+        except Exception as error:  # thread boundary: the process ends anyway
+            log.error("the model is not saved: %s", restoring.first_line(error))
+
+    thread = threading.Thread(target=save, daemon=True, name="ps_train-rescue")
+    thread.start()
+    thread.join(RESCUE_SECS)
 
 
 def _make_monitor(task, cluster):

@@ -402,8 +402,8 @@ def stopping(waited, **records):
 def test_after_a_signal_the_others_may_be_about_to_stop():
     assert stopping(1.4, w1=TRAINING, w2=TRAINING) == ["worker:1", "worker:2"]
     assert stopping(1.6, w1=TRAINING, w2=TRAINING) == [], "the signal was for the chief alone"
-    assert stopping(3.9, w1=TRAINING, w2=STOPPED) == ["worker:1"]
-    assert stopping(4.1, w1=TRAINING, w2=STOPPED) == []
+    assert stopping(2.9, w1=TRAINING, w2=STOPPED) == ["worker:1"]
+    assert stopping(3.1, w1=TRAINING, w2=STOPPED) == []
     assert stopping(0.0, w1=STOPPED, w2={"state": "left"}) == []
 
 

@@ -1,0 +1,103 @@
+"""SIGINT and SIGTERM to a task in each of its states: it ends within ten seconds, the chief after saving."""
+
+import signal
+import time
+
+import pytest
+from harness import checkpoint_of
+
+pytestmark = pytest.mark.cluster
+ENDLESS = ["--train_steps=1000000", "--log_every_secs=0.2", "--save_checkpoint_steps=1000000"]
+
+
+@pytest.fixture(params=["SIGINT", "SIGTERM"])
+def end(request):
+    """Sends the signal to a task and checks its end."""
+    number = signal.Signals[request.param]
+
+    def send(task, secs=10):
+        started = time.monotonic()
+        task.send(number)
+        status = task.wait(secs + 5)
+        took = time.monotonic() - started
+        assert status == 128 + number, task.tail()
+        assert took < secs, f"{task.name} took {took:.1f} s\n{task.tail()}"
+        assert "Traceback" not in task.log, task.tail(60)
+        assert task.report["outcome"] == "stopped", task.report
+
+    return send
+
+
+def test_waiting_for_a_ps(make_job, end):
+    job = make_job(1, 1)
+    chief = job.start("worker:0")
+    chief.wait_for_line("waiting for ps:0")
+    end(chief, 5)
+
+
+def test_waiting_for_the_chief_and_an_idle_ps(make_job, end):
+    job = make_job(1, 2)
+    ps, other = job.start_all(["ps:0", "worker:1"])
+    other.wait_for_line("waiting for worker:0")
+    end(other, 5)
+    end(ps, 5)
+
+
+def test_blocked_in_sync(make_job, end):
+    """Each waits for a worker that stands still; the chief saves."""
+    job = make_job(1, 3, flags=[*ENDLESS, "--update=sync"])
+    ps, chief, other, stopped = job.start_all()
+    for task in (chief, other, stopped):
+        task.wait_for_line(r"step [1-9]\d+/")
+    stopped.send(signal.SIGSTOP)
+    time.sleep(2)
+    end(other)
+    end(chief)
+    assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"] > 10
+
+
+STUCK = """
+import time
+import tensorflow as tf
+from line import input_fn as line_input_fn, model_fn as line_model_fn
+
+def input_fn(context):
+    data = line_input_fn(context)
+    def stuck(x, y):
+        return tf.numpy_function(lambda x: (time.sleep(60), x)[1], [x], tf.float64), y
+    stuck_data = data.skip(20).map(stuck).map(lambda x, y: (tf.ensure_shape(x, [4, 2]), y))
+    return data.take(20).concatenate(stuck_data) if context.shard_index == 0 else data
+
+def model_fn(features, labels, mode, params):
+    if params.get("slow_build"):
+        time.sleep(60)
+    return line_model_fn(features, labels, mode, params)
+"""
+
+
+@pytest.fixture
+def stuck_model(tmp_path, monkeypatch):
+    from harness import MODELS
+
+    path = tmp_path / "stuck.py"
+    path.write_text(f"import sys; sys.path.append({str(MODELS)!r})\n{STUCK}")
+    return path
+
+
+def test_stuck_in_its_input(make_job, end, stuck_model):
+    """No step ends any more on the chief, and what the other worker has done meanwhile is saved all the same."""
+    job = make_job(1, 2, flags=ENDLESS, params="slow=1:10")
+    job.model = stuck_model
+    ps, chief, other = job.start_all()
+    other.wait_for_line(r"step [1-9]\d\d+/")
+    end(chief)
+    assert checkpoint_of(job.train_dir)["global_step"] > 100
+
+
+def test_while_the_graph_is_built(make_job, end, stuck_model):
+    job = make_job(1, 1, params="slow_build=1")
+    job.model = stuck_model
+    ps, chief = job.start_all()
+    chief.wait_for_line("listening")
+    time.sleep(1)
+    end(chief)
