@@ -1,6 +1,8 @@
 """The newest checkpoint is found in any directory, against what TensorFlow's own Saver writes there."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -211,3 +213,71 @@ def test_data_file_that_is_cut_off(tmp_path):
     with open(path + ".data-00000-of-00001", "r+b") as file:
         file.truncate(10)
     assert restored(path, variables(w=[1000])).startswith(f"{path} cannot be read: ")
+
+
+# A writer that is killed at any moment.
+
+SAVES = """
+import os, random, signal, sys, time
+from ps_train.compat import tf, tf1
+from ps_train.checkpoint_hook import CheckpointHook
+from ps_train.cluster import TaskId
+from ps_train.reports import Report
+
+
+def save_for_ever(folder):
+    # On from what is there, a checkpoint after the other: w is all step.
+    from ps_train.checkpoints import checkpoint_step, latest_checkpoint
+    first = (checkpoint_step(latest_checkpoint(folder)) or 0) + 1
+    w = tf1.get_variable("w", [200_000], tf.int64)
+    step = tf1.train.get_or_create_global_step()
+    number = tf1.placeholder(tf.int64, [])
+    assign = tf.group(w.assign(tf.fill([200_000], number)), step.assign(number))
+    hook = CheckpointHook(tf1.train.Saver(max_to_keep=2), folder, step, Report(TaskId("worker", 0)), save_steps=1)
+    hook.begin()
+    with tf1.Session() as session:
+        session.run(assign, {number: first})
+        hook.after_create_session(session, None)
+        os.write(1, b"!")
+        for value in range(first + 1, 10**9):
+            session.run(assign, {number: value})
+            hook.save_if_due(session)
+
+
+for _ in range(int(sys.argv[2])):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(write, 1)
+        save_for_ever(sys.argv[1])
+    assert os.read(read, 1) == b"!"
+    time.sleep(random.uniform(0, 0.1))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(read), os.close(write)
+    print("killed", flush=True)
+    sys.stdin.readline()  # until it has been looked at
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
+    """After each of 25 kills the newest checkpoint is readable, of one step throughout, and never an older one."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", SAVES, str(tmp_path), "25"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )  # fmt: skip
+    try:
+        steps = [0]
+        for line in writer.stdout:
+            assert line == "killed\n"
+            newest = checkpoints.latest_checkpoint(str(tmp_path))
+            reader = tf.train.load_checkpoint(newest)
+            step = int(reader.get_tensor("global_step"))
+            assert step == checkpoints.checkpoint_step(newest) >= steps[-1]
+            assert (reader.get_tensor("w") == step).all()
+            steps.append(step)
+            print(file=writer.stdin, flush=True)
+        assert writer.wait(10) == 0
+    finally:
+        writer.kill()
+    assert len(steps) == 26 and len(set(steps)) > 10, steps
