@@ -19,6 +19,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
 
 PORT = 2222
@@ -46,6 +47,17 @@ def _is_this_python(path: str | None) -> bool:
         return False
     folders = {os.path.realpath(os.path.dirname(file)) for file in (path, sys.executable)}
     return len(folders) == 1 and os.path.samefile(path, sys.executable)
+
+
+def of_a_task(task: TaskId, cluster: Cluster, config: TrainConfig) -> list[str]:
+    """The arguments of one task of a cluster.
+
+    >>> of_a_task(TaskId("ps", 0), Cluster.from_hosts(ps="a:1", worker="b:1"), TrainConfig(update="sync"))[3:]
+    ['--ps_hosts=a:1', '--worker_hosts=b:1', '--update=sync']
+    """
+    hosts = {job: ",".join(addresses.values()) for job, addresses in cluster.as_dict().items()}
+    place = [f"--job_name={task.job}", f"--task_index={task.index}", "--cluster_resolver=flags"]
+    return [*place, *(f"--{job}_hosts={addresses}" for job, addresses in hosts.items()), *config.as_flags()]
 
 
 def on_a_host(config: TrainConfig, num_ps: int, num_workers: int) -> str:

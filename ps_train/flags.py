@@ -27,7 +27,7 @@ from ps_train.wording import did_you_mean, shown
 
 
 class FlagSpec(NamedTuple):
-    """One flag: `kind` is int, float, bool, str or the tuple of allowed words."""
+    """One flag: `kind` is int, float, bool, str, the tuple of allowed words, or list: text that may be given several times."""
 
     name: str
     kind: type | tuple[str, ...]
@@ -95,6 +95,16 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("log_every_secs", float, "seconds between progress lines"),
         _field("debug", bool, "show the traceback of an error in the model"),
     ),
+    "Failures to rehearse, with the command chaos; each may be given several times": (
+        FlagSpec(
+            "kill",
+            list,
+            None,
+            "TASK@STEP or TASK@STEP:SECSs: SIGKILL from that step on; again after 1 s, or never",
+        ),
+        FlagSpec("term", list, None, "the same with SIGTERM"),
+        FlagSpec("stop", list, None, "TASK@STEP:SECSs: SIGSTOP, and so much later SIGCONT"),
+    ),
     "Bounds of every wait, in seconds": (
         _field("startup_timeout_secs", float, "for the other tasks to come up"),
         _field("peer_timeout_secs", float, "for a peer that is gone to come back"),
@@ -109,6 +119,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
 }
 
 
+OF_ONE_COMMAND = {"kill": "chaos", "term": "chaos", "stop": "chaos"}
+
+
 def make_flags(problems: list[str] | None = None) -> flags.FlagValues:
     """A fresh set of all flags at their defaults.
 
@@ -118,7 +131,10 @@ def make_flags(problems: list[str] | None = None) -> flags.FlagValues:
     values.set_gnu_getopt(True)  # flags may follow the command
     for spec in (spec for group in GROUPS.values() for spec in group):
         parser = _Parser(spec, problems)
-        flag = flags.Flag(parser, None, spec.name, spec.default, spec.meaning, boolean=spec.kind is bool)
+        if spec.kind is list:
+            flag: flags.Flag[Any] = flags.MultiFlag(parser, None, spec.name, spec.default, spec.meaning)
+        else:
+            flag = flags.Flag(parser, None, spec.name, spec.default, spec.meaning, boolean=spec.kind is bool)
         flags.DEFINE_flag(flag, values)
     return values
 
@@ -140,6 +156,7 @@ def parse(args: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
         raise UsageError(_plain(error)) from None
     words = [word for word in rest if not re.match("-+[^-]", word) and word != "--"]
     problems += [_unknown(word, values) for word in rest if re.match("-+[^-]", word)]
+    problems += _of_another_command(values, words)
     if problems and not values["help"].value:
         raise UsageError.from_problems(problems)
     return values, words
@@ -248,7 +265,13 @@ def _read_word(text: str, allowed: tuple[str, ...]) -> str:
     return text
 
 
-_READERS: dict[type, Callable[[str], Any]] = {int: _read_int, float: _read_float, bool: _read_bool, str: str}
+_READERS: dict[type, Callable[[str], Any]] = {
+    int: _read_int,
+    float: _read_float,
+    bool: _read_bool,
+    str: str,
+    list: str,
+}
 
 
 def _unknown(word: str, values: flags.FlagValues) -> str:
@@ -256,6 +279,15 @@ def _unknown(word: str, values: flags.FlagValues) -> str:
     boolean_names = [f"no{flag}" for flag in values if values[flag].boolean]
     guess = did_you_mean(name, [*values, *boolean_names], prefix="--")
     return f"Unknown flag --{name}. {guess}See --help for all flags."
+
+
+def _of_another_command(values: flags.FlagValues, words: Sequence[str]) -> list[str]:
+    """A line for each flag that only one command has, and the line has another one."""
+    return [
+        f"--{name} is a flag of the command {command}. Write python -m ps_train {command}, or leave it out."
+        for name, command in OF_ONE_COMMAND.items()
+        if values[name].value and command not in words
+    ]
 
 
 def _plain(error: Exception) -> str:

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ps_train import checkpoints, net, process
+from ps_train import checkpoints, command_lines, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError
@@ -132,7 +132,7 @@ class LocalCluster:
         if self._config.evaluate:
             config = self._config_of(EVALUATOR)
             path = log_path(config, EVALUATOR)
-            with _starting(EVALUATOR, path):
+            with starting(EVALUATOR, path):
                 self._evaluation = process.start(
                     str(EVALUATOR), lambda: self._roles.evaluate(config), ["eval", *config.as_flags()],
                     path, is_held=True,
@@ -140,14 +140,12 @@ class LocalCluster:
 
     def _start_task(self, task: TaskId) -> TaskProcess:
         config = self._config_of(task)
-        hosts = {job: ",".join(addresses.values()) for job, addresses in self._cluster.as_dict().items()}
-        place = [f"--job_name={task.job}", f"--task_index={task.index}", "--cluster_resolver=flags"]
-        place += [f"--{job}_hosts={addresses}" for job, addresses in hosts.items()]
+        args = command_lines.of_a_task(task, self._cluster, config)
         path = log_path(config, task)
-        with _starting(task, path):
+        with starting(task, path):
             return process.start(
-                str(task), lambda: self._roles.run_task(task, self._cluster, config), [*place, *config.as_flags()],
-                path, linger_secs=PS_LINGER_SECS if task.job == "ps" else 0.0,
+                str(task), lambda: self._roles.run_task(task, self._cluster, config), args, path,
+                linger_secs=PS_LINGER_SECS if task.job == "ps" else 0.0,
             )  # fmt: skip
 
     def _report_finished(self, task: TaskId, checkpoint: str) -> None:
@@ -315,7 +313,7 @@ class LocalCluster:
         evaluation = self._evaluation
         assert evaluation is not None
         self._screen.show(Snapshot(message=EVALUATING), is_urgent=True)
-        with _starting(EVALUATOR, evaluation.log_path):
+        with starting(EVALUATOR, evaluation.log_path):
             evaluation.release()
         while evaluation.poll() is None:
             self._screen.show(Snapshot(message=EVALUATING))
@@ -335,7 +333,7 @@ class LocalCluster:
 
 
 @contextlib.contextmanager
-def _starting(task: TaskId, path: str) -> Iterator[None]:
+def starting(task: TaskId, path: str) -> Iterator[None]:
     """Tells what keeps a task, whose log is at `path`, from being started."""
     try:
         yield

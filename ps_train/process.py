@@ -133,14 +133,14 @@ class TaskProcess:
 
 
 def start(
-    name: str, run: Callable[[], int], args: Sequence[str], log_path: str,
+    name: str, run: Callable[[], int] | None, args: Sequence[str], log_path: str,
     is_held: bool = False, linger_secs: float = 0.0,
 ) -> TaskProcess:  # fmt: skip
     """Starts a task.
 
     Args:
       name: for messages.
-      run: what a forked task does; gives its exit status.
+      run: what a forked task does; gives its exit status. None: it is spawned in any case.
       args: the same as a command line of `python -m ps_train`, for a task that is spawned.
       log_path: file for its output; appended to.
       is_held: it does nothing before `release`.
@@ -149,7 +149,7 @@ def start(
     Raises:
       OSError: the log file cannot be opened.
     """
-    if can_fork():
+    if run is not None and can_fork():
         return _ForkedTask(name, run, log_path, is_held, linger_secs)
     return _SpawnedTask(name, args, log_path, is_held, linger_secs)
 

@@ -67,23 +67,23 @@ def _evaluate(config: TrainConfig) -> int:
 def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
     """Reads all flags and `env`; raises `UsageError` with everything that is wrong with them."""
     problems: list[str] = []
-    place = _collect(lambda: resolve(values.cluster_resolver, cluster_flags(values), env), problems)
-    config = _collect(lambda: config_from_flags(values), problems)
+    place = collect(lambda: resolve(values.cluster_resolver, cluster_flags(values), env), problems)
+    config = collect(lambda: config_from_flags(values), problems)
     num_workers = None  # not known for an evaluator without a cluster, or after a problem
     if place is not None and place.cluster is not None:
         num_workers = place.cluster.num_workers
         problems += _size_problems(values, place)
     elif place is not None and place.task is None:
-        local_problems = _local_problems(values)
-        problems += local_problems
-        num_workers = None if local_problems else values.num_workers
+        size_problems = local_problems(values)
+        problems += size_problems
+        num_workers = None if size_problems else values.num_workers
     if config is not None:
         problems += config.problems(num_workers)
         problems += paths.problems(
             config, _is_saving(place), is_local=place is not None and place.task is None
         )
         if config.model and place is not None and place.task is None:  # a task tells its peers, too
-            _collect(partial(check_exists, config.model), problems)
+            collect(partial(check_exists, config.model), problems)
         if place is not None and place.task == TaskId("evaluator", 0) and not config.train_dir:
             problems.append(
                 "Task evaluator:0 reads checkpoints, but no --train_dir is given. Add --train_dir."
@@ -100,7 +100,8 @@ def _is_saving(place: Resolved | None) -> bool:
     return place.task.job == "evaluator" or place.cluster.is_chief(place.task)
 
 
-def _local_problems(values: FlagValues) -> list[str]:
+def local_problems(values: FlagValues) -> list[str]:
+    """What is wrong with the size of a local cluster."""
     return [
         f"--{name}={getattr(values, name)} is out of range. Expected a whole number from 1."
         for name in ("num_ps", "num_workers")
@@ -122,7 +123,8 @@ def _size_problems(values: FlagValues, place: Resolved) -> list[str]:
     ]
 
 
-def _collect(make: Callable[[], Value], problems: list[str]) -> Value | None:
+def collect(make: Callable[[], Value], problems: list[str]) -> Value | None:
+    """What `make` gives; None if it raises a user's mistake, which is added to `problems`."""
     try:
         return make()
     except (UsageError, ModelError) as error:

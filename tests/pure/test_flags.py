@@ -42,7 +42,10 @@ def plan_problems(*args, env=None):
 def test_every_setting_is_a_flag_and_every_flag_is_accounted_for():
     settings = {field.name for field in dataclasses.fields(TrainConfig)}
     place = {field.name for field in dataclasses.fields(ClusterFlags)}
-    assert set(flags.make_flags()) == settings | place | NOT_SETTINGS | OF_THE_PROGRAM
+    assert (
+        set(flags.make_flags())
+        == settings | place | NOT_SETTINGS | OF_THE_PROGRAM | flags.OF_ONE_COMMAND.keys()
+    )
     assert not settings & (place | NOT_SETTINGS)
 
 
@@ -237,14 +240,14 @@ def test_version(capsys):
     [
         (
             ["evl"],
-            "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, or none for train.",
+            "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, chaos, or none for train.",
         ),
         (["moons.py"], "'moons.py' stands by itself. To use the model in that file, write --model=moons.py."),
         (
             ["eval", "a/m.py"],
             "'a/m.py' stands by itself. To use the model in that file, write --model=a/m.py.",
         ),
-        (["zzz"], "Unknown command 'zzz'. Expected one of train, eval, or none for train."),
+        (["zzz"], "Unknown command 'zzz'. Expected one of train, eval, chaos, or none for train."),
         (
             ["train", "x"],
             "There is 'x' after the command train. Expected flags only, such as --train_steps=5.",
