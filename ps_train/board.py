@@ -11,17 +11,30 @@ one ps has lost in a restart is written again by the next beat.
 The table is an ordinary TensorFlow resource on the ps and the calls are TensorFlow's own (MasterService.CreateSession and
 RunStep), but made with grpcio and not through `tf.Session`: a session's calls cannot be given a deadline that fires while
 the ps is frozen, and closing it hangs. The same port serves training and the board, so a firewall needs no second rule.
+TensorFlow need not be imported for it: the graphs are written by hand (`messages`).
 Rejected: a socket server of ours in each ps (another port); queues and variables in the training session (not bounded).
 """
 
-import functools
+import contextlib
 import hashlib
 import json
+import time
 
-from ps_train.compat import named_tensor_pb2, tf, tf1
 from ps_train.errors import PsTrainError
+from ps_train.messages import (
+    DType,
+    Node,
+    Shape,
+    constant,
+    graph_def,
+    message,
+    named_tensor,
+    parse,
+    read_tensor,
+)
 
 CONTAINER = "pstrain"
+CLOSE_SECS = 1.0
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -30,19 +43,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 64 << 20),
 )
-_MESSAGES = {
-    "CreateSessionRequest": [("graph_def", 1, "bytes"), ("config", 2, "bytes")],
-    "CreateSessionResponse": [("session_handle", 1, "string")],
-    "RunStepRequest": [
-        ("session_handle", 1, "string"), ("feed", 2, "repeated bytes"), ("fetch", 3, "repeated string"),
-        ("target", 4, "repeated string"),
-    ],
-    "RunStepResponse": [("tensor", 1, "repeated bytes")],
-}  # fmt: skip
 
-
-# What a session raises when a ps is gone.
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 CLOSED = "connection closed"
 NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
 
@@ -56,24 +57,24 @@ class ControlSession:
 
     Args:
       address: `host:port` of the server.
-      task: the server's task; the graph must place everything there.
-      build: called once in a fresh graph under that task's device; returns nothing. Names are how `run` finds nodes.
+      task: the server's task, where all of the graph is placed.
+      nodes: `messages.Node`s or NodeDefs. Their names are how `run` finds them.
     """
 
-    def __init__(self, address, task, build):
+    def __init__(self, address, task, nodes):
         import grpc
 
         self._grpc = grpc
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._device = f"/job:{task.job}/task:{task.index}/device:CPU:0"
-        self._build = build
+        self._nodes = nodes
         self._handle = None
 
     def run(self, feeds, fetches, targets=(), timeout_secs=2.0):
-        """Runs a step; the fetched scalars or vectors as NumPy values.
+        """Runs a step; the fetched scalars (int or bytes) or vectors (lists of them).
 
         Args:
-          feeds: tensor name -> value.
+          feeds: tensor name -> vector, as a list of int or bytes.
           fetches: names of tensors, as "read:0".
           targets: names of ops to run.
           timeout_secs: for the whole call, a session's creation included.
@@ -81,45 +82,51 @@ class ControlSession:
         Raises:
           BoardError: with the reason in words.
         """
+        deadline = time.monotonic() + timeout_secs
         try:
             if self._handle is None:
                 self._handle = self._create(timeout_secs)
-            response = self._call("RunStep", timeout_secs, **self._step(feeds, fetches, targets))
+            left = max(deadline - time.monotonic(), 0.0)
+            response = self._call("RunStep", left, **self._step(feeds, fetches, targets))
         except self._grpc.RpcError as error:
             if error.code() in (self._grpc.StatusCode.ABORTED, self._grpc.StatusCode.NOT_FOUND):
                 self._handle = None  # the server was restarted: a new session next time
             elif error.code() is self._grpc.StatusCode.UNAVAILABLE:
                 self._handle = None
             raise BoardError(_reason(self._grpc, error, timeout_secs)) from None
-        return [_from_named_tensor(raw) for raw in response.tensor]
+        found = {tensor.name: tensor for tensor in response.tensor}  # in an order of the server's own
+        return [read_tensor(found[name]) for name in fetches]
 
     def close(self):
-        """Closes the connection; the server drops the session when it ends."""
+        """Ends the session on the server, if that answers within CLOSE_SECS, and the connection."""
+        if self._handle is not None:
+            with contextlib.suppress(self._grpc.RpcError):
+                self._call("CloseSession", CLOSE_SECS, session_handle=self._handle)
+            self._handle = None
         self._channel.close()
 
     def _create(self, timeout_secs):
-        with tf1.Graph().as_default() as graph, tf1.device(self._device):
-            self._build()
-        config = tf1.ConfigProto(device_filters=[self._device.rsplit("/", 1)[0]])
-        response = self._call(
-            "CreateSession", timeout_secs,
-            graph_def=graph.as_graph_def().SerializeToString(), config=config.SerializeToString(),
-        )  # fmt: skip
-        return response.session_handle
+        config = message("ConfigProto", device_filters=[self._device.rsplit("/", 1)[0]])
+        graph = graph_def(self._nodes, self._device)
+        return self._call("CreateSession", timeout_secs, graph_def=graph, config=config).session_handle
 
     def _step(self, feeds, fetches, targets):
         return dict(
-            session_handle=self._handle, feed=[_to_named_tensor(k, v) for k, v in feeds.items()],
+            session_handle=self._handle, feed=[_feed(name, values) for name, values in feeds.items()],
             fetch=list(fetches), target=list(targets),
         )  # fmt: skip
 
     def _call(self, method, timeout_secs, **fields):
         stub = self._channel.unary_unary(
             f"/tensorflow.MasterService/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=_message_class(f"{method}Response").FromString,
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=lambda raw: parse(f"{method}Response", raw),
         )
-        return stub(_message_class(f"{method}Request")(**fields), timeout=timeout_secs)
+        return stub(message(f"{method}Request", **fields), timeout=timeout_secs)
+
+
+def _feed(name, values):
+    return named_tensor(name, values, DType.INT64 if name.split(":")[0].endswith("keys") else DType.STRING)
 
 
 class Board:
@@ -132,7 +139,7 @@ class Board:
     def __init__(self, address, task):
         self.address, self.task = address, task
         self.replaced = {}
-        self._session = ControlSession(address, task, _build_board)
+        self._session = ControlSession(address, task, _board_nodes())
 
     def exchange(self, records, timeout_secs=2.0):
         """Writes records and reads the whole board.
@@ -150,9 +157,9 @@ class Board:
         keys = [_hash(record["key"]) for record in records]
         values = [json.dumps(record).encode() for record in records]
         found = self._session.run(
-            {"keys:0": keys, "values:0": values}, ["all:0", "replaced:0"], timeout_secs=timeout_secs
+            {"keys:0": keys, "values:0": values}, ["board:1", "replaced:0"], timeout_secs=timeout_secs
         )
-        board, self.replaced = (_by_key(joined) for joined in found)
+        board, self.replaced = (_by_key(values) for values in found)
         return board
 
     def write_text(self, key, text, timeout_secs=2.0):
@@ -162,44 +169,55 @@ class Board:
 
     def read_text(self, key, timeout_secs=2.0):
         """The text of `write_text`, or ""; BoardError as `exchange`."""
-        return self._session.run({"text_keys:0": [_hash(key)]}, ["text:0"], timeout_secs=timeout_secs)[
-            0
-        ].decode()
+        found = self._session.run({"text_keys:0": [_hash(key)]}, ["text:0"], timeout_secs=timeout_secs)
+        return found[0][0].decode()
 
     def close(self):
         """Closes the connection."""
         self._session.close()
 
 
-def _build_board():
-    table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.string, container=CONTAINER, shared_name="board"
-    )
-    keys = tf1.placeholder(tf.int64, [None], "keys")
-    values = tf1.placeholder(tf.string, [None], "values")
-    replaced = tf.raw_ops.LookupTableFindV2(table_handle=table, keys=keys, default_value=tf.constant(""))
-    with tf1.control_dependencies([replaced]):
-        written = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)
-    with tf1.control_dependencies([written]):
-        exported = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string)
-    tf.identity(tf.strings.reduce_join(exported.values, separator="\n"), name="all")
-    tf.identity(tf.strings.reduce_join(replaced, separator="\n"), name="replaced")
-    _build_texts()
+def _board_nodes():
+    """Writes come after the read of what they replace, and before that of the whole board, which is `board:1`."""
+    return [
+        *_table_nodes("table", "board"),
+        *_placeholders("keys", "values"),
+        _node("replaced", "LookupTableFindV2", ["table", "keys", "nothing"], Tin=DType.INT64, Tout=DType.STRING),
+        _node(
+            "written", "LookupTableInsertV2", ["table", "keys", "values", "^replaced"], Tin=DType.INT64, Tout=DType.STRING
+        ),
+        _node("board", "LookupTableExportV2", ["table", "^written"], Tkeys=DType.INT64, Tvalues=DType.STRING),
+        *_table_nodes("text_table", "texts"),
+        *_placeholders("text_keys", "text_values"),
+        _node(
+            "write_texts", "LookupTableInsertV2", ["text_table", "text_keys", "text_values"],
+            Tin=DType.INT64, Tout=DType.STRING,
+        ),
+        _node(
+            "text", "LookupTableFindV2", ["text_table", "text_keys", "nothing"], Tin=DType.INT64, Tout=DType.STRING
+        ),
+        constant(b"")._replace(name="nothing"),
+    ]  # fmt: skip
 
 
-def _build_texts():
-    table = tf.raw_ops.MutableHashTableV2(
-        key_dtype=tf.int64, value_dtype=tf.string, container=CONTAINER, shared_name="texts"
-    )
-    keys = tf1.placeholder(tf.int64, [None], "text_keys")
-    values = tf1.placeholder(tf.string, [None], "text_values")
-    tf.group(tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values), name="write_texts")
-    found = tf.raw_ops.LookupTableFindV2(table_handle=table, keys=keys, default_value=tf.constant(""))
-    tf.identity(tf.strings.reduce_join(found), name="text")
+def _table_nodes(name, shared_name):
+    yield _node(
+        name, "MutableHashTableV2", key_dtype=DType.INT64, value_dtype=DType.STRING, container=CONTAINER.encode(),
+        shared_name=shared_name.encode(), use_node_name_sharing=False,
+    )  # fmt: skip
 
 
-def _by_key(joined):
-    records = [json.loads(line) for line in joined.decode().splitlines() if line]
+def _placeholders(keys, values):
+    for name, dtype in ((keys, DType.INT64), (values, DType.STRING)):
+        yield _node(name, "Placeholder", dtype=dtype, shape=Shape([None]))
+
+
+def _node(name, op, inputs=(), **attrs):
+    return Node(name, op, inputs, attrs)
+
+
+def _by_key(values):
+    records = [json.loads(value) for value in values if value]
     return {record["key"]: record for record in records}
 
 
@@ -234,47 +252,3 @@ def _reason(grpc, error, timeout_secs):
     if "Session" in details and "not found" in details:
         return "the server was restarted"
     return f"{error.code().name.lower()}: {details.splitlines()[0][:200] if details else ''}"
-
-
-@functools.cache
-def _message_class(name):
-    """Class of a MasterService message with the fields in use; TensorFlow's wheel has no Python for master.proto."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    pool = descriptor_pool.Default()
-    try:
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ps_train.{name}"))
-    except KeyError:
-        pass
-    file = descriptor_pb2.FileDescriptorProto(
-        name="ps_train/master.proto", package="ps_train", syntax="proto3"
-    )
-    types = {"bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES}
-    types["string"] = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for field_name, number, kind in fields:
-            label = 3 if kind.startswith("repeated") else 1
-            message.field.add(name=field_name, number=number, label=label, type=types[kind.split()[-1]])
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ps_train.{name}"))
-
-
-def _to_named_tensor(name, value):
-    dtype = tf.int64 if name.split(":")[0].endswith("keys") else tf.string
-    proto = tf.make_tensor_proto(value, dtype=dtype, shape=[len(value)])
-    return named_tensor_pb2.NamedTensorProto(name=name, tensor=proto).SerializeToString()
-
-
-def _from_named_tensor(raw):
-    proto = named_tensor_pb2.NamedTensorProto.FromString(raw).tensor
-    if proto.dtype != tf.string.as_datatype_enum or not proto.tensor_content:
-        return tf.make_ndarray(proto)
-    # A scalar string comes as its length (varint) and its bytes, which tf.make_ndarray does not read.
-    content, shift, length, position = proto.tensor_content, 0, 0, 0
-    while True:
-        byte = content[position]
-        length |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 0x80:
-            return content[position : position + length]

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from ps_train import fingerprint, restoring
-from ps_train.board import LOST, BoardError
+from ps_train.board import BoardError
 from ps_train.checkpoints import all_checkpoints, latest_checkpoint
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
@@ -30,6 +30,7 @@ from ps_train.errors import ModelError, PeerLostError, RefusedError
 from ps_train.inputs import build_input_init
 from ps_train.liveness import BEAT_SECS, awake_clock, wait_until
 from ps_train.logs import log
+from ps_train.lost import LOST
 from ps_train.server import session_config
 
 LOOK_SECS = 3.0

@@ -5,12 +5,12 @@ import os
 import threading
 import time
 
-from ps_train.board import LOST
 from ps_train.checkpoints import all_checkpoints, checkpoint_step, latest_checkpoint
 from ps_train.compat import tf, tf1
 from ps_train.errors import UsageError
 from ps_train.explain import cause
 from ps_train.logs import log
+from ps_train.lost import LOST
 
 RETRY_SECS = 10.0
 END_RETRY_SECS = 2.0

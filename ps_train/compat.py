@@ -9,7 +9,7 @@ since everything here builds TF1 graphs.
 Private or undocumented TensorFlow things that ps_train relies on, all of them unchanged since TensorFlow 1.15:
 
 - the gRPC methods `/tensorflow.MasterService/{CreateSession,RunStep,CloseSession}` and their field numbers
-  (tensorflow/core/protobuf/master.proto), in `board`: the only calls that can be given a deadline;
+  (tensorflow/core/protobuf/master.proto), in `board` and `messages`: the only calls that can be given a deadline;
 - the environment variable `GRPC_FAIL_FAST`, read when a server starts, in `server`;
 - `Graph._original_op`, `Dataset._variant_tensor`, `_inputs` and `_functions`, in `inputs`: an error of the input leads to
   the user's line;
@@ -19,7 +19,6 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 """
 
 import contextlib
-import importlib
 import importlib.metadata
 import os
 import re
@@ -82,10 +81,9 @@ def check_version(version):
 
 
 def __getattr__(name):
-    if name not in ("tf", "tf1", "named_tensor_pb2"):
+    if name not in ("tf", "tf1"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if "tf" not in globals():
         globals()["tf"] = import_tensorflow()
         globals()["tf1"] = globals()["tf"].compat.v1
-        globals()["named_tensor_pb2"] = importlib.import_module("tensorflow.core.protobuf.named_tensor_pb2")
     return globals()[name]

@@ -53,12 +53,17 @@ def start_server(cluster, task, config=None):
 
 
 def session_config(task, config=None):
-    """ConfigProto that lets a session see the ps tasks and its own task only, so that no other worker is waited for."""
+    """ConfigProto that lets a session see the ps tasks and its own task only, so that no other worker is waited for.
+
+    One on a ps is of a board: it sees that ps only, or it could not be made while another ps is stopped. A server adds its
+    own filters to those of each session.
+    """
     merged = tf1.ConfigProto()
     if config is not None:
         merged.CopyFrom(config)
     if not merged.device_filters:
-        merged.device_filters.extend(["/job:ps", f"/job:{task.job}/task:{task.index}"])
+        own = f"/job:{task.job}/task:{task.index}"
+        merged.device_filters.extend([own] if task.job == "ps" else ["/job:ps", own])
     return merged
 
 

@@ -14,15 +14,18 @@ import functools
 import time
 
 from ps_train import checkpoints, graph, session
-from ps_train.board import LOST, ControlSession
-from ps_train.compat import tf, tf1
+from ps_train.board import ControlSession
+from ps_train.compat import tf
 from ps_train.errors import PeerLostError, RefusedError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.liveness import BEAT_SECS, first_failure
 from ps_train.logs import log
+from ps_train.lost import LOST
+from ps_train.messages import DType, Node, constant
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
+from ps_train.updates.standing import queue_node
 
 SUMMARY_STEPS = 100
 LEAVE_SECS = 3.0
@@ -139,14 +142,15 @@ def make_release(runtime, optimizers):
     control = runtime.context.cluster.ps_tasks[0]
     names = [optimizer.ledger.token_queue_names[optimizer.ledger.replica] for optimizer in optimizers]
 
-    def build():
-        for index, name in enumerate(names):
-            queue = tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=name)
-            queue.enqueue(tf.constant(REFUSED, tf.int64), name=f"release{index}")
+    nodes = [constant(REFUSED)._replace(name="refused")]
+    for index, name in enumerate(names):
+        nodes.append(queue_node(f"queue{index}", name))
+        attrs = {"Tcomponents": [DType.INT64], "timeout_ms": -1}
+        nodes.append(Node(f"release{index}", "QueueEnqueueV2", [f"queue{index}", "refused"], attrs))
 
     def release():
         link = runtime.monitor.link(control)
-        control_session = ControlSession(link.address, control, build)
+        control_session = ControlSession(link.address, control, nodes)
         try:
             control_session.run({}, [], [f"release{index}" for index in range(len(names))])
         finally:

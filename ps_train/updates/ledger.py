@@ -28,33 +28,11 @@ A round needs `min(quorum, members and contributors)` gradients. A refused gradi
 dropped by the accumulators, since its stamp is -1.
 """
 
-from typing import NamedTuple
-
 from ps_train.compat import tf, tf1
+from ps_train.updates.ledger_state import LedgerState
 
 ATTENTION = -2  # rung on `go` instead of a round: the chief must look at the ledger
 REFUSED = -1
-
-
-class LedgerState(NamedTuple):
-    """The ledger's fields, as tensors in the graph or as NumPy values in a snapshot."""
-
-    round: object
-    going: object
-    updating: object
-    paused: object
-    torn: object
-    member: object
-    pending: object
-    waiting: object
-    claimed: object
-    arrived: object
-
-    @classmethod
-    def from_vector(cls, vector, num_replicas):
-        """From the int64 vector `[5 + 5 * num_replicas]` that the ps holds."""
-        rows = [vector[5 + i * num_replicas : 5 + (i + 1) * num_replicas] for i in range(5)]
-        return cls(*[vector[i] for i in range(5)], *rows)
 
 
 def _as_int(condition):

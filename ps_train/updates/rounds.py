@@ -10,10 +10,11 @@ import contextlib
 import threading
 from typing import Any
 
-from ps_train.board import LOST, BoardError
+from ps_train.board import BoardError
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.logs import log
+from ps_train.lost import LOST
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.ledger import REFUSED
 

@@ -15,25 +15,31 @@ from in_process import free_addresses
 from ps_train.board import Board, BoardError, ControlSession
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
+from ps_train.messages import DType, Node, constant
+from ps_train.server import session_config
+from ps_train.updates.standing import queue_node
 
 pytestmark = pytest.mark.graph
 PS = TaskId("ps", 0)
 TEXT = 'ünïcode "quoted" \\ back\nslash 🙂'
 
 
-def serve(address, ready):
+def serve(addresses, index, ready):
     os.environ["GRPC_FAIL_FAST"] = "true"
-    server = tf1.train.Server(tf.train.ClusterSpec({"ps": [address]}), job_name="ps", task_index=0)
+    server = tf1.train.Server(
+        tf.train.ClusterSpec({"ps": addresses}), job_name="ps", task_index=index,
+        config=session_config(TaskId("ps", index)),
+    )  # fmt: skip
     ready.set()
     server.join()
 
 
 @contextlib.contextmanager
-def server_at(address):
-    """A TensorFlow server in a child, which gets SIGKILL at the end."""
+def server_at(*addresses, index=0):
+    """A TensorFlow server in a child, one of the ps at `addresses`, which gets SIGKILL at the end."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
-    process = context.Process(target=serve, args=(address, ready), daemon=True)
+    process = context.Process(target=serve, args=(list(addresses), index, ready), daemon=True)
     process.start()
     try:
         assert ready.wait(60), "the server did not start"
@@ -144,18 +150,42 @@ def test_from_several_threads(address):
 def test_control_session_runs_targets(address):
     """As a worker's release uses it: a queue of the ps under its shared name."""
 
-    def build():
-        queue = tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name="test_release")
-        queue.enqueue(tf.constant(-1, tf.int64), name="release")
-        tf.identity(queue.size(), name="size")
-
-    control = ControlSession(address, PS, build)
+    nodes = [
+        queue_node("queue", "test_release"),
+        constant(-1)._replace(name="value"),
+        Node(
+            "release", "QueueEnqueueV2", ["queue", "value"], {"Tcomponents": [DType.INT64], "timeout_ms": -1}
+        ),
+        Node("size", "QueueSizeV2", ["queue"]),
+    ]
+    control = ControlSession(address, PS, nodes)
     try:
         control.run({}, [], ["release"])
         control.run({}, [], ["release"])
         assert control.run({}, ["size:0"]) == [2]
     finally:
         control.close()
+
+
+def test_what_is_fetched_comes_in_the_order_of_the_request(address):
+    nodes = [constant(number)._replace(name=f"n{number}") for number in range(20)]
+    control = ControlSession(address, PS, nodes)
+    try:
+        for numbers in (range(20), range(19, -1, -1)):
+            assert control.run({}, [f"n{number}:0" for number in numbers]) == list(numbers)
+    finally:
+        control.close()
+
+
+def test_a_session_ends_with_its_client(address):
+    """Or the sessions of those that merely look on would pile up on the ps."""
+    control = ControlSession(address, PS, [constant(1)._replace(name="one")])
+    control.run({}, ["one:0"])
+    other = ControlSession(address, PS, [])
+    other._handle = control._handle
+    control.close()
+    with contextlib.closing(other), pytest.raises(BoardError, match="the server was restarted"):
+        other.run({}, ["one:0"])
 
 
 def answer_after_restart(board):
@@ -204,6 +234,19 @@ def test_frozen_server(server, board):
     finally:
         os.kill(process.pid, signal.SIGCONT)
     board.exchange([], 10)
+
+
+def test_another_ps_is_frozen():
+    """Whoever comes now, such as a worker that returns, is answered by those that are not."""
+    addresses = free_addresses(2)
+    with server_at(*addresses), server_at(*addresses, index=1) as frozen:
+        with board_at(addresses[0]) as board:
+            board.exchange([{"key": "worker:0"}], 10)
+        os.kill(frozen.pid, signal.SIGSTOP)
+        with board_at(addresses[0]) as board:
+            assert set(board.exchange([], 10)) == {"worker:0"}
+        with board_at(addresses[1]) as board:
+            assert "no answer in 0.5 s" in reason_of(board, 0.5)
 
 
 @contextlib.contextmanager

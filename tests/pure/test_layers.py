@@ -13,9 +13,9 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
     "errors wording",
-    "compat addresses packages",
+    "compat addresses packages messages",
     "cluster logs",
-    "config model net board reports datasets checkpoints restoring fingerprint",
+    "config model net board lost reports datasets checkpoints restoring fingerprint",
     "task_context",
     "resolvers paths placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
     "explain",
