@@ -143,7 +143,7 @@ def model_fn(features, labels, mode, params):
 
 
 @pytest.mark.parametrize("what, message", [
-    ("PIPELINE_FAILS", r"UnknownError.*KeyError: 'unitz'"),
+    ("PIPELINE_FAILS", r"<lambda> in .*with\.py:\d+ raised KeyError: 'unitz'"),
     ("GRAPH_FAILS", r"InvalidArgumentError in op week \(made at .*with\.py:\d+\): indices\[\d+\] = \d+ is not in \[0, 3\)"),
 ])  # fmt: skip
 def test_an_error_of_the_users_graph_is_one_line(trained, tmp_path, what, message):
