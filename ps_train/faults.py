@@ -43,7 +43,7 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         """As the flag has it, without dashes."""
-        after = "never" if self.secs is None else f"{self.secs:g}s"
+        after = "never" if self.secs is None else f"{self.secs:.6f}".rstrip("0").rstrip(".") + "s"
         return f"{self.kind}={self.task}@{self.step}:{after}"
 
     @property
