@@ -1,6 +1,6 @@
 """A rehearsal of failures: a local cluster of fresh processes, in which tasks are killed and stopped, and a verdict.
 
-    status = run_rehearsal(config, num_ps=2, num_workers=3, faults=[parse_fault("kill", "ps:1@200")], prepare=import_all)
+    status = run_rehearsal(config, num_ps=2, num_workers=3, faults=[parse_fault("kill", "ps:1@200")])
 
 1. Each task is started as on a host of its own: `python -m ps_train --job_name=...` in a new process.
 2. Ten times a second the global step is read on the ps that holds it: the boards lag by up to a second, in which a fast
@@ -23,7 +23,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ps_train import checkpoints, command_lines, net, process
@@ -43,16 +43,13 @@ STUCK_SECS = 30.0  # beyond the bounds that the tasks themselves have
 _RESTORED = re.compile(r" restored (\S.*)$| variables are (initialized)$")
 
 
-def run_rehearsal(
-    config: TrainConfig, num_ps: int, num_workers: int, faults: Sequence[Fault], prepare: Callable[[], None]
-) -> int:
+def run_rehearsal(config: TrainConfig, num_ps: int, num_workers: int, faults: Sequence[Fault]) -> int:
     """Rehearses; the exit status: 0 for PASS, 1 for FAIL, 128 + n if signal n ended it.
 
     Args:
       config: the settings, with train_steps, train_dir and log_dir.
       num_ps, num_workers: size.
       faults: what to do, by rising step.
-      prepare: imports what the boards are read with.
 
     Raises:
       UsageError: a directory cannot be made, a file not be written, a process not be started.
@@ -66,7 +63,7 @@ def run_rehearsal(
             addresses = [f"127.0.0.1:{port}" for port in ports]
             cluster = Cluster.from_hosts(ps=addresses[:num_ps], worker=addresses[num_ps:])
             rehearsal = Rehearsal(config, cluster, faults, screen)
-            return rehearsal.run(prepare)
+            return rehearsal.run()
     except KeyboardInterrupt:
         screen.complain(TOO_EARLY.format("SIGINT"))
         return EXIT_SIGINT
@@ -107,13 +104,11 @@ class StepReader:
         from ps_train.board import BoardError, ControlSession
 
         if self._session is None:
-            self._session = ControlSession(self._address, self._ps, _build_step)
+            self._session = ControlSession(self._address, self._ps, _step_nodes())
         try:
-            if self._session.run({}, ["is_there:0"], timeout_secs=READ_SECS)[0]:
-                return int(self._session.run({}, ["step:0"], timeout_secs=READ_SECS)[0])
-        except BoardError:
-            pass
-        return None
+            return int(self._session.run({}, ["step:0"], timeout_secs=READ_SECS)[0])
+        except BoardError:  # or the variable is not initialized
+            return None
 
     def close(self) -> None:
         """Ends the connection."""
@@ -121,12 +116,14 @@ class StepReader:
             self._session.close()
 
 
-def _build_step() -> None:
-    from ps_train.compat import tf
+def _step_nodes() -> list[Any]:
+    from ps_train.messages import DType, Node, Shape
 
-    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="global_step")
-    tf.identity(tf.raw_ops.VarIsInitializedOp(resource=handle), name="is_there")
-    tf.identity(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64), name="step")
+    variable = {"dtype": DType.INT64, "shape": Shape(()), "shared_name": b"global_step"}
+    return [
+        Node("global_step", "VarHandleOp", attrs=variable),
+        Node("step", "ReadVariableOp", ["global_step"], {"dtype": DType.INT64}),
+    ]
 
 
 class Member:
@@ -181,13 +178,12 @@ class Rehearsal:
         self._asked_at: float | None = None  # for the end of all tasks
         self._asked_ps: set[TaskId] = set()
 
-    def run(self, prepare: Callable[[], None]) -> int:
+    def run(self) -> int:
         """Follows the tasks to their end; the exit status."""
         self._screen.say(self._describe())
         for task in self._cluster.tasks:
             self._members[task] = Member(self._start_task(task))
         with SignalInbox() as inbox:
-            prepare()  # the tasks import at the same time
             while not all(member.is_over for member in self._members.values()):
                 self._tick(inbox)
             self._look()

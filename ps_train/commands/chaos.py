@@ -41,11 +41,7 @@ def run(values: FlagValues) -> int:
     plan = make_config(values)
     from ps_train import chaos
 
-    return chaos.run_rehearsal(*plan, _import_board)
-
-
-def _import_board() -> None:
-    from ps_train import board  # noqa: F401
+    return chaos.run_rehearsal(*plan)
 
 
 def make_config(values: FlagValues) -> Plan:
