@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -46,6 +47,26 @@ def test_the_evaluator_follows_a_job_to_its_last_checkpoint(make_job):
     assert report["outcome"] == "done" and report["global_step"] == 600, report
     assert report["metrics"]["accuracy"] > 0.9, report
     assert report["reason"] == "evaluated the last checkpoint, at step 600"
+
+
+def test_an_evaluator_that_is_killed_or_stopped_holds_nobody_up(make_job):
+    """The job does not know of it; started again it goes on with the newest checkpoint."""
+    flags = ["--train_steps=300", "--save_checkpoint_steps=20", "--eval_steps=3", "--log_every_secs=0.2"]
+    job = make_job(num_ps=1, num_workers=1, flags=flags, params="slow=all:20")
+    numbers = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+    evaluators = {number: job.start("evaluator:0", ps_hosts=None, worker_hosts=None) for number in numbers}
+    for evaluator in evaluators.values():
+        evaluator.wait_for_line("waiting for a new checkpoint")
+    ps, chief = job.start_all()
+    for number, evaluator in evaluators.items():
+        evaluator.wait_for_line(r"step \d+: loss")
+        evaluator.send(number)
+    job.expect_exits(143, [evaluators[signal.SIGTERM]], secs=10)
+    job.expect_exits(0, [ps, chief])
+    last = job.start("evaluator:0", ps_hosts=None, worker_hosts=None)
+    evaluators[signal.SIGSTOP].send(signal.SIGCONT)
+    job.expect_exits(0, [last, evaluators[signal.SIGSTOP]])
+    assert last.report["global_step"] == evaluators[signal.SIGSTOP].report["global_step"] == 300
 
 
 def test_the_evaluator_ends_when_the_data_is_used_up(make_job):

@@ -242,6 +242,22 @@ def test_no_task_survives_the_launcher_and_the_chief_saves(tmp_path, slow_model,
         assert steps_of(tmp_path / "t")[-1] > 0, launcher.tails()
 
 
+def test_a_launcher_that_stands_still_holds_nobody_up(tmp_path, slow_model):
+    """Its tasks train on meanwhile; it then ends them in order, as ever."""
+    flags = ["--train_dir=t", "--save_checkpoint_steps=10", "--keep_checkpoint_max=0"]
+    with Launcher(tmp_path, slow_model, *flags) as launcher:
+        launcher.wait_for_training()
+        launcher.process.send_signal(signal.SIGSTOP)
+        before = steps_of(tmp_path / "t")[-1]
+        launcher.wait_for(
+            lambda: steps_of(tmp_path / "t")[-1] >= before + 20, "training without the launcher"
+        )
+        launcher.process.send_signal(signal.SIGCONT)
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.wait() == 143, launcher.tails()
+        expect_no_task_left(launcher, secs=0)
+
+
 def test_a_model_that_raises_is_one_headline(tmp_path):
     (tmp_path / "broken.py").write_text(RAISING_MODEL)
     with Launcher(tmp_path, "--model=broken.py", "--train_dir=t") as launcher:
