@@ -35,6 +35,7 @@ from ps_train.messages import (
 
 CONTAINER = "pstrain"
 CLOSE_SECS = 1.0
+MAX_TIMEOUTS = 2  # in a row, after which a connection is given up
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -55,6 +56,9 @@ class BoardError(PsTrainError):
 class ControlSession:
     """A session on one TensorFlow server, for a graph of its own, whose every call has a deadline.
 
+    A connection that is silent for MAX_TIMEOUTS calls is replaced. TCP would send again only after as long as the network
+    has been away already, so that who was cut off for half a minute would stay silent for another half.
+
     Args:
       address: `host:port` of the server.
       task: the server's task, where all of the graph is placed.
@@ -64,8 +68,9 @@ class ControlSession:
     def __init__(self, address, task, nodes):
         import grpc
 
-        self._grpc = grpc
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._grpc, self._address = grpc, address
+        self._channel = self._connect()
+        self._num_timeouts = 0
         self._device = f"/job:{task.job}/task:{task.index}/device:CPU:0"
         self._nodes = nodes
         self._handle = None
@@ -93,17 +98,29 @@ class ControlSession:
                 self._handle = None  # the server was restarted: a new session next time
             elif error.code() is self._grpc.StatusCode.UNAVAILABLE:
                 self._handle = None
+            self._note_timeout(error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED)
             raise BoardError(_reason(self._grpc, error, timeout_secs)) from None
+        self._num_timeouts = 0
         found = {tensor.name: tensor for tensor in response.tensor}  # in an order of the server's own
         return [read_tensor(found[name]) for name in fetches]
 
     def close(self):
         """Ends the session on the server, if that answers within CLOSE_SECS, and the connection."""
         if self._handle is not None:
-            with contextlib.suppress(self._grpc.RpcError):
+            with contextlib.suppress(self._grpc.RpcError, BoardError):
                 self._call("CloseSession", CLOSE_SECS, session_handle=self._handle)
             self._handle = None
         self._channel.close()
+
+    def _connect(self):
+        return self._grpc.insecure_channel(self._address, options=_CHANNEL_OPTIONS)
+
+    def _note_timeout(self, is_timeout):
+        self._num_timeouts = self._num_timeouts + 1 if is_timeout else 0
+        if self._num_timeouts >= MAX_TIMEOUTS:
+            self._num_timeouts = 0
+            silent, self._channel = self._channel, self._connect()
+            silent.close()  # a call of another thread is on the same dead connection
 
     def _create(self, timeout_secs):
         config = message("ConfigProto", device_filters=[self._device.rsplit("/", 1)[0]])
@@ -122,7 +139,11 @@ class ControlSession:
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=lambda raw: parse(f"{method}Response", raw),
         )
-        return stub(message(f"{method}Request", **fields), timeout=timeout_secs)
+        request = message(f"{method}Request", **fields)
+        try:
+            return stub(request, timeout=timeout_secs)
+        except ValueError:  # the channel was replaced at this moment
+            raise BoardError(CLOSED) from None
 
 
 def _feed(name, values):

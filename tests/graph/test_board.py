@@ -236,6 +236,26 @@ def test_frozen_server(server, board):
     board.exchange([], 10)
 
 
+def test_a_silent_connection_is_replaced(server, board):
+    """TCP would be as long again in coming back as the network was away."""
+    address, process = server
+    board.exchange([{"key": "worker:0"}])
+    session = board._session
+    first, handle = session._channel, session._handle
+    try:
+        os.kill(process.pid, signal.SIGSTOP)
+        reason_of(board, 0.3)
+        assert session._channel is first
+        reason_of(board, 0.3)
+        assert session._channel is not first
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert set(board.exchange([], 10)) >= {"worker:0"}
+    assert session._handle == handle, "the server keeps the session"
+    session._channel.close()
+    assert reason_of(board) == "connection closed"
+
+
 def test_another_ps_is_frozen():
     """Whoever comes now, such as a worker that returns, is answered by those that are not."""
     addresses = free_addresses(2)
