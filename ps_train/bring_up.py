@@ -100,7 +100,7 @@ class SessionCreator(tf1.train.SessionCreator):
             runs = self._wait_for_ps(deadline, since)
             try:
                 session = self._create(runs, deadline)
-            except LOST as error:
+            except (*LOST, BoardError) as error:
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
@@ -248,11 +248,9 @@ class SessionCreator(tf1.train.SessionCreator):
 
         Raises:
           RefusedError: others train another one; who was left over from an earlier job does not count.
+          BoardError: as `create_session` takes for a ps that was lost.
         """
-        try:
-            theirs = self._model_link.board.read_text("model")
-        except BoardError as error:
-            raise tf.errors.UnavailableError(None, None, str(error)) from None
+        theirs = self._model_link.board.read_text("model")
         lines = fingerprint.differences(self._fingerprint, theirs) if theirs else []
         context = self._runtime.context
         if lines and self._is_trained(context):
