@@ -83,7 +83,7 @@ class Verdict:
         if job.get("is_over") and not active:
             return f"the job is over: {job.get('reason', '')}"
         alive = [name for name in active if view.age(name) < 2 * SILENCE_SECS]
-        if alive:
+        if alive or job.get("is_over"):  # then the bound of `active` is the only one
             self._last_seen = now
             self.waits_for = ""
             return ""

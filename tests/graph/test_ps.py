@@ -53,6 +53,17 @@ def test_after_the_end_a_silent_worker_is_waited_for_a_bound(verdict):
     assert verdict.look(FakeView(records, {"worker:1": 31}))
 
 
+def test_the_job_is_over_whatever_the_peer_timeout(clock):
+    verdict = Verdict(
+        ["worker:0", "worker:1"], Timeouts(peer_timeout_secs=3, shutdown_timeout_secs=30), clock
+    )
+    records = {"worker:0": left(), "worker:1": TRAINING, "job": OVER}
+    for age in (1, 19, 21, 25, 29):
+        clock.now = 1000.0 + age
+        assert verdict.look(FakeView(records, {"worker:1": age})) == ""
+    assert verdict.look(FakeView(records, {"worker:1": 31}))
+
+
 @pytest.mark.parametrize("state", ["stopped", "failed"])
 def test_a_worker_that_ended_otherwise_is_not_waited_for(verdict, state):
     record = {"state": state, "exit_status": 143 if state == "stopped" else 138}
