@@ -16,7 +16,7 @@ import traceback
 from ps_train import checkpoints, logs
 from ps_train.addresses import split_address
 from ps_train.config import BUILTIN_MODEL
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PsTrainError, StoppedError
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PeerLostError, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
 
@@ -118,6 +118,12 @@ def _run_worker(runtime, config):
         model = load_model(config.model or BUILTIN_MODEL)
         worker.run(runtime, config, model)
     except PsTrainError as error:
+        finished = checkpoints.finished_at(config.train_dir, config.train_steps)
+        if (
+            isinstance(error, PeerLostError) and finished
+        ):  # this process stood still while the job came to its end
+            runtime.report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
+            return
         state = "stopped" if isinstance(error, StoppedError) else "failed"
         worker.leave(runtime, state, error.exit_status, str(error), error)
         raise

@@ -223,3 +223,17 @@ def test_an_async_worker_that_is_gone_is_named_by_the_chief(make_job):
     chief.wait_for_line(r"warning: worker:1 has ended \(stopped by SIGTERM\): going on without it", 5)
     chief.send(signal.SIGTERM)
     job.expect_exits(143, [chief])
+
+
+def test_a_worker_that_stood_still_through_the_job_s_end(make_job):
+    """It finds the ps gone and the last checkpoint there: that is the end of the job, and no loss."""
+    job = make_job(
+        1, 2, flags=["--train_steps=300", "--log_every_secs=0.2"], params="slow=all:10", timeout_secs=6
+    )
+    ps, chief, other = job.start_all()
+    wait_for_step(other, 20)
+    other.send(signal.SIGSTOP)
+    job.expect_exits(0, [ps, chief])
+    other.send(signal.SIGCONT)
+    job.expect_exits(0, [other])
+    assert "has reached the target of 300 steps" in other.report["reason"]
