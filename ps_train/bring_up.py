@@ -15,6 +15,7 @@ ever, silently, for a ps that does not come.
 """
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -31,9 +32,12 @@ from ps_train.inputs import build_input_init
 from ps_train.liveness import BEAT_SECS, awake_clock, wait_until
 from ps_train.logs import log
 from ps_train.lost import LOST
+from ps_train.relapse import Relapse
 from ps_train.server import session_config
 
 LOOK_SECS = 3.0
+AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
+RELAPSE_SECS = 1.0  # before the session is made once more
 
 
 class BoundedSession(tf1.Session):
@@ -41,6 +45,22 @@ class BoundedSession(tf1.Session):
 
     CLOSE_SECS = 2.0
     _is_closing = False
+    lost_by: Exception | None = None  # what a step ended with that lost a ps
+
+    def run(self, *args, **kwargs):
+        """As TensorFlow's; keeps the error of a lost ps, which MonitoredSession swallows."""
+        return self._noting_loss(super().run, *args, **kwargs)
+
+    def make_callable(self, *args, **kwargs):
+        """As TensorFlow's, and as `run`."""
+        return functools.partial(self._noting_loss, super().make_callable(*args, **kwargs))
+
+    def _noting_loss(self, call, *args, **kwargs):
+        try:
+            return call(*args, **kwargs)
+        except LOST as error:
+            self.lost_by = error
+            raise
 
     def close(self):
         """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""
@@ -63,6 +83,8 @@ class SessionCreator(tf1.train.SessionCreator):
         self._runtime, self._optimizers, self._scaffold = runtime, optimizers, scaffold
         self._train_dir = saving.train_dir
         self._is_first = True
+        self._session: Any = None
+        self._relapse = Relapse(runtime.context.task, runtime.context.cluster.address(runtime.context.task))
         self.saver: Any = None
         with tf1.device(runtime.context.worker_device + "/device:CPU:0"):
             if runtime.context.is_chief and saving.train_dir:
@@ -83,7 +105,7 @@ class SessionCreator(tf1.train.SessionCreator):
         """A session ready to train; called again after a ps was lost.
 
         Raises:
-          PeerLostError: a ps or the chief was not there in time.
+          PeerLostError: a ps or the chief was not there in time, or session after session is lost before a step.
           RefusedError: a ps belongs to another cluster, another process is this task, or the others train another model.
           ModelError: the checkpoint does not fit the model.
         """
@@ -92,12 +114,14 @@ class SessionCreator(tf1.train.SessionCreator):
             graph.finalize()
         timeouts = self._runtime.timeouts
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
-        if not self._is_first:
-            log.warning("the session was lost with a ps: making a new one; input starts anew")
+        if self._session is not None:
+            self._note_loss()
         deadline = awake_clock() + bound
         while True:
             since = None if self._is_first else awake_clock()
             runs = self._wait_for_ps(deadline, since)
+            if since is not None and awake_clock() - since > AWAY_SECS:
+                self._relapse.forget()
             try:
                 session = self._create(runs, deadline)
             except (*LOST, BoardError) as error:
@@ -109,8 +133,17 @@ class SessionCreator(tf1.train.SessionCreator):
                     ) from None
                 time.sleep(0.5)
                 continue
-            self._is_first = False
+            self._is_first, self._session = False, session
             return session
+
+    def _note_loss(self):
+        runtime = self._runtime
+        state = (runtime.report.local_steps, runtime.monitor.ps_runs())
+        error = getattr(self._session, "lost_by", None)
+        if self._relapse.note(state, error, runtime.timeouts.peer_timeout_secs):
+            log.warning("the session was lost with a ps: making a new one; input starts anew")
+        else:
+            time.sleep(RELAPSE_SECS)
 
     def make_raw_session(self):
         """A session without any bring-up."""

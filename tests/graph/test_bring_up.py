@@ -7,6 +7,7 @@ from ps_train import bring_up
 from ps_train.board import BoardError
 from ps_train.compat import tf, tf1
 from ps_train.guard import Guard
+from ps_train.relapse import Relapse
 
 pytestmark = pytest.mark.graph
 
@@ -18,6 +19,7 @@ def test_a_ps_that_is_lost_meanwhile_is_waited_for(monkeypatch, error):
     """As by a cable pulled between the last variable and the word on the board that the model is valid."""
     creator = object.__new__(bring_up.SessionCreator)
     creator._runtime, creator._is_first = FakeRuntime("worker:0"), True
+    creator._session, creator._relapse = None, Relapse(None, "")
     creator._runtime.guard = Guard(lambda: None, None)
     waits, outcomes = [], [error, None]
 

@@ -19,7 +19,7 @@ LAYERS = (
     "task_context",
     "resolvers paths placement inputs transport updates server process progress local_config command_lines liveness builtin_model",
     "explain",
-    "guard hooks checkpoint_hook follower summary failures faults",
+    "relapse guard hooks checkpoint_hook follower summary failures faults",
     "bring_up",
     "graph session launcher",
     "worker ps evaluator",
