@@ -272,4 +272,5 @@ def _reason(grpc, error, timeout_secs):
         return NOT_TENSORFLOW
     if "Session" in details and "not found" in details:
         return "the server was restarted"
-    return f"{error.code().name.lower()}: {details.splitlines()[0][:200] if details else ''}"
+    lines = [line for line in details.splitlines() if not line.startswith("From /job:")]
+    return f"{error.code().name.lower()}: {lines[0][:200] if lines else ''}"

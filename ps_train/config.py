@@ -147,6 +147,8 @@ class TrainConfig:
     """How long, in seconds, a peer may be gone before it counts as lost."""
     shutdown_timeout_secs: float = 30.0
     """How long, in seconds, a task waits for the others at its end."""
+    stall_secs: float = 30.0
+    """How long, in seconds, no step may complete before a task logs what it waits for."""
     on_worker_loss: str = "fail"
     """Sync, a worker is gone for `peer_timeout_secs`: `fail` ends the job with 138, `continue` goes on without it."""
     on_nan: str = "stop"

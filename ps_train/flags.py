@@ -110,6 +110,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("peer_timeout_secs", float, "for a peer that is gone to come back"),
         _field("shutdown_timeout_secs", float, "for the others at the end"),
     ),
+    "Watching a job": (
+        _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
+    ),
     "Command line": (
         FlagSpec("flagfile", str, None, "read flags from this file, one per line"),
         FlagSpec("undefok", str, None, "comma-separated flags that may be given though they do not exist"),

@@ -42,6 +42,7 @@ class Guard:
 
     def __init__(self, judge, on_exit, grace_secs=GRACE_SECS, rescue=lambda: None):
         self._judge, self._on_exit, self.grace_secs, self._rescue = judge, on_exit, grace_secs, rescue
+        self.look = lambda: None  # called twice a second while nothing is decided
         self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
         self.stop_signal: int | None = None
         self._stopped_at: float | None = None
@@ -104,6 +105,7 @@ class Guard:
             self._read_signals()
             if self.failure is None and judged.is_due():
                 self._ask_judge()
+                self._ask_look()
             if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
                 if self.failure is None:
                     self._rescue()
@@ -135,6 +137,15 @@ class Guard:
         if failure is not None and not self._done.is_set():
             self.failure = failure
             self._decide()
+
+    def _ask_look(self):
+        if self.should_stop:
+            return
+        try:
+            self.look()
+        except Exception as error:  # thread boundary
+            self.look = lambda: None
+            log.error("internal error in the watch over the steps, which ends: %r", error)
 
     def _decide(self):
         self._decided_at = self._decided_at or time.monotonic()

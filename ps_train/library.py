@@ -56,6 +56,7 @@ class Server:
       config: `tf1.ConfigProto` for the server's devices.
       start: only True.
       startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs: bounds of the waits, as the flags.
+      stall_secs: how long no step may complete before what the task waits for is logged, as the flag.
 
     Raises:
       UsageError: the cluster's description is wrong or the task is not in it.
@@ -78,6 +79,7 @@ class Server:
         startup_timeout_secs=300.0,
         peer_timeout_secs=60.0,
         shutdown_timeout_secs=30.0,
+        stall_secs=30.0,
     ):
         _end_with_status_of_errors()
         if protocol not in (None, "grpc") or not start:
@@ -85,7 +87,9 @@ class Server:
         task = TaskId("chief" if job_name == "master" else str(job_name), int(task_index or 0))
         logs.start(str(task))
         cluster = _as_cluster(server_or_cluster_def)
-        timeouts = session.Timeouts(startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs)
+        timeouts = session.Timeouts(
+            startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs, stall_secs
+        )
         is_main = threading.current_thread() is threading.main_thread()
         report = Report(task, is_chief=cluster.is_chief(task))
         context = task_context.TaskContext(task, cluster)

@@ -78,7 +78,9 @@ def _run_member(task, cluster, config, report):
     from ps_train.startup import start_task
     from ps_train.task_context import TaskContext
 
-    timeouts = Timeouts(config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs)
+    timeouts = Timeouts(
+        config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs, config.stall_secs
+    )
     context = TaskContext(
         task, cluster, config.update, config.replicas_to_aggregate, config.on_worker_loss, config.on_nan
     )

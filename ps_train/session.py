@@ -14,20 +14,23 @@ from ps_train.bring_up import SessionCreator
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
 from ps_train.hooks import AtEnd, WaitForWorkersHook
+from ps_train.stall_watch import StallWatch
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
+from ps_train.updates.standing import describe
 
 BACKUP_LEASE_SECS = 5.0
 
 
 @dataclass
 class Timeouts:
-    """Bounds of the waits, in seconds, as the flags of the same names."""
+    """Bounds of the waits, in seconds, as the flags of the same names; `stall_secs` ends none."""
 
     startup_timeout_secs: float = 300.0
     peer_timeout_secs: float = 60.0
     shutdown_timeout_secs: float = 30.0
+    stall_secs: float = 30.0
 
 
 @dataclass
@@ -95,9 +98,11 @@ def make(
     for hook in [*hooks, *members]:
         if isinstance(hook, MemberHook):
             hook.guard = runtime.guard
+    runtime.guard.look = StallWatch(runtime, optimizers).look
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:
+        runtime.monitor.publish("rounds", ledgers=[describe(optimizer.ledger) for optimizer in optimizers])
         rosters = [_make_roster(runtime, creator, optimizers)]
         all_members = [hook for hook in ordered if isinstance(hook, MemberHook)]
         ending = _chief_hooks(

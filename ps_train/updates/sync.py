@@ -91,6 +91,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None
         self.update_loop: Any = None  # on the chief
+        self.accumulators: Any = None  # list of (accumulator, device)
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
     def compute_gradients(self, loss, *args, **kwargs):
@@ -167,6 +168,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             self.step_after = self._global_step.read_value()
         with tf1.device(context.worker_device):
             train_op = self._stamp.assign(token).op
+        self.accumulators = accumulators
         self.update_op = self._build_update(grads_and_vars, [a for a, _ in accumulators])
         self._build_discard(accumulators)
         return train_op

@@ -68,6 +68,7 @@ EVERY_SETTING = TrainConfig(
     startup_timeout_secs=1.0,
     peer_timeout_secs=2.0,
     shutdown_timeout_secs=3.0,
+    stall_secs=4.0,
     on_worker_loss="continue",
     on_nan="skip",
     seed=5,

@@ -1,6 +1,7 @@
 """A line through points, in float64, whose every batch is a formula of (shard, step): `steps.trajectory` is its answer.
 
-params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds" or "all:milliseconds"), nan ("shard:step"), lr, optimizer
+params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds" or "all:milliseconds"), stuck
+("shard:step:seconds"), nan ("shard:step"), lr, optimizer
 """
 
 import time
@@ -18,12 +19,15 @@ def input_fn(context):
     shard = context.shard_index
     slow_shard, _, millis = str(context.params.get("slow", "-1:0")).partition(":")
     pause = float(millis) / 1000 if slow_shard in ("all", str(shard)) else 0.0
+    stuck_shard, stuck_step, stuck_secs = map(int, str(context.params.get("stuck", "-1:0:0")).split(":"))
     nan_shard, _, nan_step = str(context.params.get("nan", "-1:0")).partition(":")
     counts = [int(count) for count in str(context.params.get("batches", 0)).split(":")]
     count = counts[shard % len(counts)]
 
     def make(step):
         time.sleep(pause)
+        if (stuck_shard, stuck_step) == (shard, int(step)):
+            time.sleep(stuck_secs)
         x, y = batch(shard, int(step))
         is_bad = int(nan_shard) == shard and int(nan_step) == int(step)
         return (x * float("nan") if is_bad else x), y
