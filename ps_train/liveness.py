@@ -94,16 +94,18 @@ class Link:
         self.refusal: RefusedError | None = None
         self.is_admitted = False
 
-    def seek_admission(self, own, cluster, timeout_secs=CALL_SECS):
+    def seek_admission(self, own, cluster, timeout_secs=CALL_SECS, first=None):
         """Reads the board without writing: whether this task belongs there. Sets `is_admitted` or `refusal`.
 
         It does if the ps was given the same cluster, and if no living process writes under this task's name already: such
-        a record changes with every beat.
+        a record changes with every beat. The latter is decided on the board of the first ps only, or two processes that
+        come at the same time could find one another, each on another board, and both go.
 
         Args:
           own: this task's record.
           cluster: its Cluster.
           timeout_secs: bound of the call.
+          first: the link to the first ps, if that is not this one.
         """
         if not self.exchange([], timeout_secs):
             return
@@ -113,6 +115,9 @@ class Link:
             return  # it has not introduced itself yet
         self.refusal = _other_cluster(cluster, ps, self) or _other_protocol(own, ps, self)
         if self.refusal is not None:
+            return
+        if first is not None:
+            self.is_admitted = first.is_admitted
             return
         other = records.get(own["key"], {})
         if other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED:
@@ -129,7 +134,8 @@ class Link:
     def note_clash(self, own):
         """Takes in what the last `exchange` wrote over: the record of another process under this task's name, or not.
 
-        Both notice; the one that was started first gives way.
+        Both notice, and one gives way: the one that is not where the cluster has the task, as the ps tasks cannot reach it;
+        of two that are, or of two that are not, the one that was started first.
         """
         other = self.board.replaced.get(own["key"], {})
         if other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED:
@@ -138,10 +144,7 @@ class Link:
         self._first_seen[own["key"]] = (other["run"], other["beat"], self._clock())
         if last is not None and last[0] == other["run"] and last[1] != other["beat"]:
             self._num_clashes += 1
-        if self._num_clashes >= MIN_CLASHES and (own["started"], own["run"]) < (
-            other["started"],
-            other["run"],
-        ):
+        if self._num_clashes >= MIN_CLASHES and _rank(own) < _rank(other):
             self.refusal = _second_copy(other)
 
     def exchange(self, records, timeout_secs=CALL_SECS):
@@ -197,6 +200,10 @@ def _other_protocol(own, ps, link):
         "understand one another. Install the same version on all hosts.",
         is_stranger=True,
     )
+
+
+def _rank(record):
+    return record.get("is_at_address", True), record["started"], record["run"]
 
 
 def _second_copy(other):
@@ -346,9 +353,14 @@ class Monitor:
         with link.calling:  # one call at a time, or an older record could overwrite a newer one
             records = self._records()
             if self._cluster is not None and not link.is_admitted:
-                link.seek_admission(records[0], self._cluster, timeout_secs)
+                first = self.links[0]
+                link.seek_admission(
+                    records[0], self._cluster, timeout_secs, first=None if link is first else first
+                )
                 if not link.is_admitted:
                     return False
+                for wake in self._wake[1:] if link is first else []:
+                    wake.set()  # they have waited for this
             if link.refusal is not None or not link.exchange(records, timeout_secs):
                 return False
             link.note_clash(records[0])

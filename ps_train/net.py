@@ -1,4 +1,4 @@
-"""Free ports of this host, kept free until the tasks that are to listen there do.
+"""Free ports of this host, kept free until the tasks that are to listen there do; and which addresses are its own.
 
     with reserve_ports(3) as ports:
         start_tasks(ports)  # each listens at its port while the reservation lasts
@@ -39,6 +39,23 @@ def reserve_ports(count: int) -> Iterator[list[int]]:
         if sys.platform != "linux":
             held.close()
         yield ports
+
+
+def is_own_address(host: str) -> bool:
+    """Whether a name or an IP address is one of this host's own; False if the name cannot be resolved.
+
+    >>> is_own_address("127.0.0.1"), is_own_address("192.0.2.7")
+    (True, False)
+    """
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+            return True
+    return False
 
 
 def _bound_socket() -> socket.socket:

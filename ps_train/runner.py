@@ -131,7 +131,7 @@ def _run_worker(runtime, config):
         raise
     except Exception as error:
         explained = worker.explain(runtime, error)
-        worker.leave(runtime, "failed", explained.exit_status, str(explained))
+        worker.leave(runtime, "failed", explained.exit_status, str(explained), explained)
         raise explained from error
     if runtime.report.is_chief:
         try:

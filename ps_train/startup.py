@@ -7,7 +7,8 @@ runtime.guard.finish()
 
 import threading
 
-from ps_train import restoring, server, session, task_context, worker
+from ps_train import net, restoring, server, session, task_context, worker
+from ps_train.addresses import split_address
 from ps_train.board import Board
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
@@ -71,6 +72,8 @@ def _rescue(runtime):
 
 def _make_monitor(task, cluster):
     if task.job != "ps":
-        return Monitor(task, [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks], admitted_to=cluster)
+        boards = [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks]
+        host, _ = split_address(cluster.address(task))
+        return Monitor(task, boards, admitted_to=cluster, is_at_address=net.is_own_address(host))
     port = cluster.address(task).rsplit(":", 1)[1]
     return Monitor(task, [Board(f"localhost:{port}", task)], cluster=cluster.as_dict())

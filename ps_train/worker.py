@@ -29,6 +29,7 @@ from ps_train.updates.standing import queue_node
 
 SUMMARY_STEPS = 100
 LEAVE_SECS = 3.0
+REFUSAL_SECS = 2.5  # in which two processes of one name notice
 NO_ANSWER = "no answer"
 
 
@@ -189,10 +190,21 @@ def is_ps_lost(runtime, error):
     return runtime.monitor.view().record("model").get("ps_runs") != runtime.monitor.ps_runs()
 
 
+def _await_refusal(monitor, sleep=time.sleep):
+    """The refusal of this task, if there is one or comes soon: two processes of one name disturb each other's sessions."""
+    deadline = time.monotonic() + REFUSAL_SECS
+    while monitor.refusal is None and time.monotonic() < deadline:
+        sleep(0.1)
+    return monitor.refusal
+
+
 def explain(runtime, error):
-    """What an exception of the session means, in one line: a lost ps (PeerLostError) or the user's mistake (ModelError)."""
+    """What an exception of the session means: a lost ps (PeerLostError), the user's mistake (ModelError), or a refusal."""
     if is_ps_lost(runtime, error):
         down = [link for link in runtime.monitor.links if link.silent_secs() > BEAT_SECS + 0.1]
+        refusal = None if down else _await_refusal(runtime.monitor)
+        if refusal is not None:
+            return refusal
         named = ", ".join(f"{link.task} at {link.address} ({link.reason or NO_ANSWER})" for link in down)
         return PeerLostError(f"a ps was lost, with the session on it: {named or cause(error)[:300]}")
     if is_bad_number(error):

@@ -246,6 +246,30 @@ def test_of_two_that_write_under_one_name_the_earlier_gives_way(started, gives_w
     assert (link.refusal is not None) == gives_way
 
 
+@pytest.mark.parametrize(("own", "other", "gives_way"), [(False, True, True), (True, False, False)])
+def test_the_one_that_is_not_at_the_address_gives_way(own, other, gives_way):
+    """The ps tasks cannot reach it, whoever was first."""
+    board = ScriptedBoard()
+    link = Link(board, Clock())
+    started = 61.0 if gives_way else 59.0
+    for number in range(4):
+        board.replaced = {"worker:1": other_record(number, is_at_address=other)}
+        link.note_clash(own_record(started=started, is_at_address=own))
+    assert (link.refusal is not None) == gives_way
+
+
+@pytest.mark.parametrize("is_first_admitted", [True, False])
+def test_who_is_admitted_is_decided_on_the_first_board(is_first_admitted):
+    """Of two that come at once, each may be the first on another board: both would go."""
+    first, clock = Link(ScriptedBoard(), Clock()), Clock()
+    first.is_admitted = is_first_admitted
+    link = Link(ScriptedBoard(*[[ps_record(), other_record(number)] for number in range(3)]), clock)
+    for _ in range(3):
+        link.seek_admission(own_record(), CLUSTER, first=first)
+        clock.now += 1.0
+    assert link.is_admitted == is_first_admitted and link.refusal is None
+
+
 def test_what_a_dead_predecessor_left_is_no_clash():
     board = ScriptedBoard()
     link = Link(board, Clock())

@@ -48,3 +48,17 @@ def test_more_ports_than_there_are_files(monkeypatch):
         "No 2000 ports can be reserved on this host: Too many open files. Expected a free port for each task. Ask for "
         "fewer tasks, or raise the limit of open files (ulimit -n)."
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("0.0.0.0", True),
+        ("192.0.2.7", False),
+        ("no.such.invalid", False),
+    ],
+)
+def test_own_addresses(host, is_own):
+    assert net.is_own_address(host) == is_own
