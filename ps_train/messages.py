@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -182,17 +183,18 @@ def _attr_list(values: list[Any]) -> Any:
     return message("AttrList", type=values)
 
 
-@functools.cache
+_lock = threading.Lock()  # messages of two sets of classes do not go together
+
+
 def _message_class(name: str) -> Any:
-    from google.protobuf import message_factory
-
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"ps_train.{name}"))
+    with _lock:
+        return _classes()[name]
 
 
 @functools.cache
-def _pool() -> Any:
-    """A pool of our own, where TensorFlow's names do not collide with these; proto2, so that a False that is set is sent."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
+def _classes() -> dict[str, Any]:
+    """In a pool of our own, where TensorFlow's names do not collide with these; proto2, so that a False that is set is sent."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="ps_train.proto", package="ps_train", syntax="proto2")
     for message_name, fields in _MESSAGES.items():
@@ -206,4 +208,7 @@ def _pool() -> Any:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return pool
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ps_train.{name}"))
+        for name in _MESSAGES
+    }

@@ -1,5 +1,8 @@
 """Messages made without TensorFlow against TensorFlow's own classes."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -68,6 +71,21 @@ def test_a_node_of_tensorflow_s_can_be_taken_over():
     (copied,) = as_theirs(tf1.GraphDef, graph_def([node], DEVICE)).node
     assert (copied.name, copied.op, copied.device) == ("second", "FIFOQueueV2", DEVICE)
     assert copied.attr["shared_name"].s == b"x" and "_class" not in copied.attr
+
+
+def test_classes_are_made_once_though_threads_ask_for_them_first():
+    code = (
+        "import threading, ps_train.messages as m\n"
+        "start, found = threading.Barrier(8), []\n"
+        "def make():\n"
+        "    start.wait()\n"
+        "    found.append(m.graph_def([m.constant(1)._replace(name='one')], ''))\n"
+        "threads = [threading.Thread(target=make) for _ in range(8)]\n"
+        "[t.start() for t in threads], [t.join() for t in threads]\n"
+        "print(len(found), len({type(graph) for graph in found}))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "8 1\n", run.stderr
 
 
 def test_what_is_fed():
