@@ -25,7 +25,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = re.compile(r"<|.*[/\\]((site|dist)-packages|lib[/\\]python3[.]\d+)[/\\]")
 _SESSION = re.compile(r".*[/\\]tensorflow[/\\]python[/\\]client[/\\]session\.py")
 _PYTHON_CALLS = re.compile(r".*[/\\]tensorflow[/\\]python[/\\]ops[/\\]script_ops\.py")
-_OURS = {"checkpoint_hook.py": "saving", "bring_up.py": "bring-up"}
+_OURS = {("checkpoint_hook.py", "save"): "saving", ("bring_up.py", "create_session"): "bring-up"}
 
 
 class Stack(NamedTuple):
@@ -68,9 +68,9 @@ def main_stack(thread_id: int, frames: Mapping[int, FrameType] | None = None) ->
     if thread_id not in frames:
         return Stack("code", "", ())
     summary = traceback.extract_stack(frames[thread_id])
-    ours = [os.path.basename(f.filename) for f in summary if f.filename.startswith(_PACKAGE)]
+    ours = [(os.path.basename(f.filename), f.name) for f in summary if f.filename.startswith(_PACKAGE)]
     is_in_session = any(_SESSION.fullmatch(f.filename) for f in summary)
-    place = next((_OURS[name] for name in ours if name in _OURS), "session" if is_in_session else "code")
+    place = next((_OURS[call] for call in ours if call in _OURS), "session" if is_in_session else "code")
     kept = [f for f in summary if not _INSTALLED.match(f.filename)]
     users = [f for f in kept if not f.filename.startswith(_PACKAGE)]
     innermost = [f for f in kept[-1:] if f not in users]  # ps_train's

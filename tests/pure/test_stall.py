@@ -1,10 +1,12 @@
 """What a task that completes no step is said to wait for, given the evidence; and how Python stacks are reduced to it."""
 
+import pathlib
 import sys
 import threading
 
 import pytest
 
+from ps_train import stacks
 from ps_train.stacks import Stack, main_stack, python_calls
 from ps_train.stall import Evidence, Peer, Server, conclude, describe_round, explain
 from ps_train.updates.standing import Standing
@@ -213,15 +215,15 @@ def test_the_ledger_s_vector_in_names():
 class Blocked:
     """A thread that waits in functions that call one another, the first of them in the first of these files."""
 
-    def __init__(self, *files):
+    def __init__(self, *files, name="f"):
         self._release, ready = threading.Event(), threading.Event()
         scope = {"ready": ready, "release": self._release}
         exec(compile("def wait():\n    ready.set()\n    release.wait(30)\n", "<wait>", "exec"), scope)
         call = scope["wait"]
         for file in reversed(files):
             scope = {"call": call}
-            exec(compile("def f():\n    call()\n", file, "exec"), scope)
-            call = scope["f"]
+            exec(compile(f"def {name}():\n    call()\n", file, "exec"), scope)
+            call = scope[name]
         self._thread = threading.Thread(target=call, daemon=True)
         self._thread.start()
         assert ready.wait(30)
@@ -234,6 +236,7 @@ class Blocked:
         self._thread.join(30)
 
 
+PACKAGE = pathlib.Path(stacks.__file__).parent
 TF = "/env/site-packages/tensorflow/python/"
 
 
@@ -247,11 +250,20 @@ def test_stack_of_a_thread_in_session_run():
     assert main_stack(0, frames).place == "code"
 
 
-def test_stack_of_a_thread_that_saves():
-    from ps_train import stacks
-
-    with Blocked(stacks._PACKAGE + "checkpoint_hook.py", TF + "client/session.py") as frames:
-        assert main_stack(*frames, frames).place == "saving"
+@pytest.mark.parametrize(
+    ("file", "name", "place"),
+    [
+        ("checkpoint_hook.py", "save", "saving"),
+        ("checkpoint_hook.py", "before_run", "session"),
+        ("bring_up.py", "create_session", "bring-up"),
+        ("bring_up.py", "run", "session"),
+    ],
+)
+def test_what_ps_train_is_about_when_it_blocks_in_session_run(file, name, place):
+    source = (PACKAGE / file).read_text()
+    assert f"def {name}(" in source or place == "session", "the function has another name now"
+    with Blocked(str(PACKAGE / file), TF + "client/session.py", name=name) as frames:
+        assert main_stack(*frames, frames).place == place
 
 
 def test_python_functions_that_tensorflow_has_called():
