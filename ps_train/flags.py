@@ -112,6 +112,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
     ),
     "Watching a job": (
         _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
+        FlagSpec("json", bool, False, "status: print JSON in place of the table"),
     ),
     "Command line": (
         FlagSpec("flagfile", str, None, "read flags from this file, one per line"),
@@ -122,7 +123,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
 }
 
 
-OF_ONE_COMMAND = {"kill": "chaos", "term": "chaos", "stop": "chaos"}
+OF_ONE_COMMAND = {"kill": "chaos", "term": "chaos", "stop": "chaos", "json": "status"}
 
 
 def make_flags(problems: list[str] | None = None) -> flags.FlagValues:

@@ -64,6 +64,11 @@ class StepHook(tf1.train.SessionRunHook):
         self.step = 0
         self.session = None  # the newest raw session
 
+    @property
+    def train_steps(self):
+        """The target, or None."""
+        return self._train_steps
+
     def begin(self):
         """Adds a reader of the global step if the step does not fetch it itself."""
         if "global_step" not in self._fetches:

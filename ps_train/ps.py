@@ -19,6 +19,7 @@ from ps_train.liveness import SILENCE_SECS, awake_clock, first_failure
 from ps_train.logs import Throttle, log
 
 POLL_SECS = 0.2
+SILENT_SECS = 2.0  # four beats
 
 
 def run(runtime, sleep=time.sleep):
@@ -37,7 +38,9 @@ def run(runtime, sleep=time.sleep):
     line_due = Throttle(SILENCE_SECS, wait_first=True)
     while True:
         runtime.guard.check()
-        reason = verdict.look(monitor.view())
+        view = monitor.view()
+        monitor.post(silent=_silent(view, cluster.training_tasks))
+        reason = verdict.look(view)
         if reason:
             runtime.report.reason = reason
             runtime.report.global_step = verdict.step
@@ -45,6 +48,16 @@ def run(runtime, sleep=time.sleep):
         if verdict.waits_for and line_due.is_due():
             log.info("waiting for %s", verdict.waits_for)
         sleep(POLL_SECS)
+
+
+def _silent(view, tasks):
+    """Task -> seconds since its record changed, of those that ought to beat; for `ps_train status`, which looks but once."""
+    ages = {
+        str(task): view.age(str(task))
+        for task in tasks
+        if view.record(task).get("state", "left") not in ENDED
+    }
+    return {name: round(age, 1) for name, age in ages.items() if age > SILENT_SECS}
 
 
 class Verdict:

@@ -102,7 +102,7 @@ def make(
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:
-        runtime.monitor.publish("rounds", ledgers=[describe(optimizer.ledger) for optimizer in optimizers])
+        _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
         rosters = [_make_roster(runtime, creator, optimizers)]
         all_members = [hook for hook in ordered if isinstance(hook, MemberHook)]
         ending = _chief_hooks(
@@ -115,6 +115,14 @@ def make(
     if last_hook is not None:
         ordered.append(last_hook)
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
+
+
+def _publish_training(context, monitor, optimizers, train_steps):
+    """Tells the boards what there is to be watched, for `ps_train status`."""
+    ledgers = [describe(optimizer.ledger) for optimizer in optimizers]
+    monitor.publish(
+        "training", update=context.update, quorum=context.quorum, train_steps=train_steps, ledgers=ledgers
+    )
 
 
 def _first(hooks, kind):

@@ -25,6 +25,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = re.compile(r"<|.*[/\\]((site|dist)-packages|lib[/\\]python3[.]\d+)[/\\]")
 _SESSION = re.compile(r".*[/\\]tensorflow[/\\]python[/\\]client[/\\]session\.py")
 _PYTHON_CALLS = re.compile(r".*[/\\]tensorflow[/\\]python[/\\]ops[/\\]script_ops\.py")
+_AROUND_EACH_CALL = os.sep + "bring_up.py"
 _OURS = {("checkpoint_hook.py", "save"): "saving", ("bring_up.py", "create_session"): "bring-up"}
 
 
@@ -73,6 +74,8 @@ def main_stack(thread_id: int, frames: Mapping[int, FrameType] | None = None) ->
     place = next((_OURS[call] for call in ours if call in _OURS), "session" if is_in_session else "code")
     kept = [f for f in summary if not _INSTALLED.match(f.filename)]
     users = [f for f in kept if not f.filename.startswith(_PACKAGE)]
+    if place == "session":
+        kept = [f for f in kept if not f.filename.endswith(_AROUND_EACH_CALL)]
     innermost = [f for f in kept[-1:] if f not in users]  # ps_train's
     lines = [_line(f) for f in [*users[-MAX_FRAMES:], *innermost]] + (
         ["session.run"] if is_in_session else []

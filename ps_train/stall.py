@@ -64,6 +64,7 @@ class Evidence(NamedTuple):
       stack: where the main thread is.
       calls: places of the Python functions that did not return while the evidence was collected.
       cores: how many cores this process kept busy meanwhile.
+      tells_ages: whether the text will be read at once, so that it can say how long ago something was.
     """
 
     own: str
@@ -80,6 +81,7 @@ class Evidence(NamedTuple):
     stack: Stack = Stack("session", "", ())
     calls: Sequence[str] = ()
     cores: float = 0.0
+    tells_ages: bool = True
 
     @property
     def next_step(self) -> str:
@@ -185,7 +187,7 @@ def _heard(evidence: Evidence, name: str) -> str:
     if peer.state in ENDED:
         return f"has ended ({peer.reason or peer.state})"
     if peer.age_secs > SILENT_SECS:
-        return f"was last heard of {peer.age_secs:.0f} s ago"
+        return f"was last heard of {peer.age_secs:.0f} s ago" if evidence.tells_ages else "is silent"
     if peer.stall:
         return f"is alive and says: {peer.stall}"
     return "is alive" if peer.state == "training" else f"is alive ({peer.state})"
@@ -212,7 +214,7 @@ def describe_round(standing: Standing) -> str:
 def _count_gradients(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     number = f"{low}" if low == high else f"{low} to {high}"
-    return f"{number} gradients in each of {len(counts)}"
+    return f"{number} {'gradient' if high == 1 else 'gradients'} in each of {len(counts)}"
 
 
 def _describe_server(server: Server) -> str:

@@ -102,8 +102,8 @@ class StallWatch:
             if (self._done, self._since) != (done, since) or self._count() != done:
                 return  # a step has completed meanwhile
             self._is_told = True
-            conclusion = stall.conclude(evidence)
-            self._runtime.monitor.post(stall=conclusion, local_rate=0.0)
+            for_boards = stall.conclude(evidence._replace(tells_ages=False))
+            self._runtime.monitor.post(stall=for_boards, local_rate=0.0)
             log.info("%s", "\n".join(stall.explain(evidence)))
 
     def collect(self, since):

@@ -14,6 +14,7 @@ from typing import Any
 COMMANDS = {
     "train": "train; without --job_name, on a local cluster (the default)",
     "eval": "evaluate the newest checkpoint of --train_dir once",
+    "status": "show how a running job is: tasks, steps, rates, who is late; needs --ps_hosts or TF_CONFIG",
     "chaos": "rehearse failures: kill and stop tasks of a local cluster, and judge the outcome",
 }
 

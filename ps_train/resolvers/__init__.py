@@ -16,7 +16,7 @@ from ps_train.errors import UsageError
 from ps_train.resolvers import from_flags, tf_config
 from ps_train.resolvers.resolved import ClusterFlags, Resolved, check_place
 
-__all__ = ["AVAILABLE", "CHOICES", "ClusterFlags", "Resolved", "resolve"]
+__all__ = ["AVAILABLE", "CHOICES", "ClusterFlags", "Resolved", "check_choice", "resolve"]
 
 AVAILABLE = ("auto", "flags", "tf_config")
 CHOICES = (*AVAILABLE, "slurm", "mpi")
@@ -24,12 +24,18 @@ CHOICES = (*AVAILABLE, "slurm", "mpi")
 
 def resolve(choice: str, flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
     """The place of this process by --cluster_resolver=`choice`; raises `UsageError` with all problems."""
+    check_choice(choice)
     if choice == "auto":
         return _resolve_auto(flags, env)
     if choice == "flags":
         return from_flags.resolve(flags)
-    if choice == "tf_config":
-        return _resolve_tf_config(env)
+    return _resolve_tf_config(env)
+
+
+def check_choice(choice: str) -> None:
+    """Raises `UsageError` for a resolver that there is not, or not yet."""
+    if choice in AVAILABLE:
+        return
     if choice in CHOICES:
         raise UsageError(
             f"--cluster_resolver={choice} is not available yet. "

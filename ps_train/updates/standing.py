@@ -5,7 +5,7 @@
 
 What is read is the ledger's variable and the sizes of its queues, by their names on the ps, with a deadline, and without
 TensorFlow in the reading process. Nothing is changed, and nobody waits for the reader. The chief tells the names on the
-boards as `describe` makes them (the record "rounds").
+boards as `describe` makes them (the record "training").
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 import pytest
 from fakes import Clock, FakeView
 
+from ps_train.cluster import TaskId
 from ps_train.errors import PeerLostError, PsTrainError
-from ps_train.ps import Verdict
+from ps_train.ps import Verdict, _silent
 from ps_train.session import Timeouts
 
 pytestmark = pytest.mark.graph
@@ -25,6 +26,13 @@ def verdict(clock):
 
 def left(step=50):
     return {"state": "left", "step": step}
+
+
+def test_who_is_silent_is_told_to_those_who_look_but_once():
+    tasks = [TaskId("worker", index) for index in range(4)]
+    records = {"worker:0": TRAINING, "worker:1": TRAINING, "worker:2": left()}
+    ages = {"worker:0": 0.6, "worker:1": 41.27, "worker:2": 41.27}
+    assert _silent(FakeView(records, ages), tasks) == {"worker:1": 41.3}
 
 
 def test_over_when_everyone_who_joined_has_left(verdict):

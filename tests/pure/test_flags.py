@@ -241,14 +241,14 @@ def test_version(capsys):
     [
         (
             ["evl"],
-            "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, chaos, or none for train.",
+            "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, status, chaos, or none for train.",
         ),
         (["moons.py"], "'moons.py' stands by itself. To use the model in that file, write --model=moons.py."),
         (
             ["eval", "a/m.py"],
             "'a/m.py' stands by itself. To use the model in that file, write --model=a/m.py.",
         ),
-        (["zzz"], "Unknown command 'zzz'. Expected one of train, eval, chaos, or none for train."),
+        (["zzz"], "Unknown command 'zzz'. Expected one of train, eval, status, chaos, or none for train."),
         (
             ["train", "x"],
             "There is 'x' after the command train. Expected flags only, such as --train_steps=5.",

@@ -72,7 +72,17 @@ def test_imports_go_up(path):
 
 
 def test_the_launcher_side_does_not_import_tensorflow():
-    names = ("cluster", "config", "resolvers", "flags", "commands.train", "commands.eval", "launcher")
+    names = (
+        "cluster",
+        "config",
+        "resolvers",
+        "flags",
+        "commands.train",
+        "commands.eval",
+        "commands.status",
+        "status",
+        "launcher",
+    )
     there = [
         n
         for n in names

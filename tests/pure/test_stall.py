@@ -187,6 +187,7 @@ def test_all_lines():
         "  a Python function that was called by TensorFlow: f in m.py:1",
         "  so: waiting for worker:2, which has not given its gradient for step 313 and was last heard of 41 s ago",
     ]  # fmt: skip
+    assert conclude(seen._replace(tells_ages=False)).endswith("for step 313 and is silent")
     before = explain(seen._replace(step=0, is_first=True, gradients=[0, 2]))
     assert before[0].startswith("no step for 41 s since the session was made, at global step 0. ")
     assert "  accumulators: 0 to 2 gradients in each of 2" in before

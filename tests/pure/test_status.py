@@ -1,0 +1,194 @@
+"""`ps_train status` without a job: whom it asks, and what it makes of what the boards say."""
+
+import json
+
+import pytest
+
+from ps_train import flags, status
+from ps_train.cluster import Cluster, TaskId
+from ps_train.commands.status import make_config
+from ps_train.errors import UsageError
+from ps_train.status import Sight, as_dict, as_text, summarize
+from ps_train.updates.standing import Standing
+
+WORKERS = ("worker:0", "worker:1", "worker:2")
+CLUSTER = Cluster.from_hosts("p0:1,p1:1", "w0:1,w1:1,w2:1")
+TF_CONFIG = json.dumps({"cluster": {"ps": ["p0:1"], "chief": ["c:1"], "worker": ["w:1"]}})
+
+
+def config(*args, env=None):
+    return make_config(flags.parse(["status", *args])[0], env or {})
+
+
+def problem(*args, env=None):
+    with pytest.raises(UsageError) as caught:
+        config(*args, env=env)
+    return str(caught.value)
+
+
+def test_whom_it_asks():
+    ps = [(TaskId("ps", 0), "p0:1"), (TaskId("ps", 1), "p1:1")]
+    assert config("--ps_hosts=p0:1,p1:1") == (ps, None)
+    assert config("--ps_hosts=p0:1,p1:1", "--worker_hosts=w0:1,w1:1,w2:1", "--job_name=ps") == (ps, CLUSTER)
+    watched = config(env={"TF_CONFIG": TF_CONFIG})
+    assert watched.ps == ps[:1] and [str(task) for task in watched.cluster.training_tasks] == [
+        "chief:0",
+        "worker:0",
+    ]
+    assert config("--ps_hosts=p0:1", env={"TF_CONFIG": TF_CONFIG}) == watched
+    assert (
+        config("--ps_hosts=q:1", "--cluster_resolver=flags", env={"TF_CONFIG": TF_CONFIG}).ps[0][1] == "q:1"
+    )
+
+
+def test_wrong_flags():
+    assert problem() == (
+        "The command status asks the ps tasks of a running job, and none is named. Add --ps_hosts=host:port,host:port, or set "
+        "TF_CONFIG."
+    )
+    assert problem("--ps_hosts=p0") == (
+        "Address 'p0' of ps:0 has no port. Expected host:port, such as host:2222. Check --ps_hosts."
+    )
+    assert problem("--worker_hosts=w:1").startswith("The cluster has no ps. ")
+    assert "name different ps tasks" in problem("--ps_hosts=q:1", env={"TF_CONFIG": TF_CONFIG})
+    assert "is not available yet" in problem("--ps_hosts=p:1", "--cluster_resolver=slurm")
+    with pytest.raises(UsageError, match="--json is a flag of the command status"):
+        flags.parse(["--json"])
+
+
+def record(key, beat, **fields):
+    return {"key": key, "beat": beat, "host": "vm", "pid": 7, **fields}
+
+
+def worker(name, beat, **fields):
+    values = {
+        "state": "training",
+        "step": 312,
+        "local_steps": 104,
+        "rate": 90.0,
+        "local_rate": 30.0,
+        "loss": 0.25,
+    }
+    return record(name, beat, **{**values, **fields})
+
+
+def sight(index=0, update="async", workers=None, later=None, silent=None, rounds=(), **more):
+    """What a ps says first, and then; `later` are changes of the workers' records, None: it is as before."""
+    me = f"ps:{index}"
+    workers = {name: {} for name in WORKERS} if workers is None else workers
+    head = [
+        record("training", 1, update=update, quorum=3, train_steps=1000, ledgers=[]),
+        *[record(key, 1, **fields) for key, fields in more.items()],
+    ]
+    boards = []
+    for beat in (1, 2):
+        board = [*head, record(me, beat, state="serving", cluster=CLUSTER.as_dict(), silent=silent or {})]
+        for name, fields in workers.items():
+            changes = (later or {}).get(name, {})
+            living = beat if changes is not None else 1
+            board.append(worker(name, living, **{**fields, **(changes or {} if beat == 2 else {})}))
+        boards.append({entry["key"]: entry for entry in board})
+    return Sight(TaskId("ps", index), f"p{index}:1", *boards, rounds=list(rounds))
+
+
+def test_an_async_job():
+    slow = {"worker:2": {"step": 310, "local_steps": 20, "local_rate": 6.0}}
+    seen = summarize([sight(0, later={"worker:0": {"step": 350}, **slow}), sight(1)])
+    assert as_text(seen) == (
+        "task      state     host  pid  step  local  steps/s  loss  staleness  heard of\n"
+        "ps:0      serving   vm      7                                         now\n"
+        "ps:1      serving   vm      7                                         now\n"
+        "worker:0  training  vm      7   350    104     30.0  0.25        2.0  now\n"
+        "worker:1  training  vm      7   312    104     30.0  0.25        2.0  now\n"
+        "worker:2  training  vm      7   310     20      6.0  0.25       14.0  now\n"
+        "worker:2: slow: 6.0 steps/s, where others do 30.0\n"
+        "model: step 350/1000, 90.0 steps/s, async"
+    )
+
+
+STUCK = Standing(7, 3, WORKERS, claimed=WORKERS[:2], arrived=WORKERS[:2])
+
+
+def test_a_sync_job_that_waits():
+    """For a worker that is silent: how long, a ps knows, which looks all the time."""
+    seen = summarize(
+        [
+            sight(0, "sync", {name: {} for name in WORKERS[:2]}, rounds=[[STUCK], [STUCK]]),
+            sight(1, "sync", {WORKERS[2]: {}}, {"worker:2": None}, {"worker:2": 41.3}),
+        ]
+    )
+    assert as_text(seen).splitlines()[3:] == [
+        "worker:0  training  vm      7   312    104     30.0  0.25  now",
+        "worker:1  training  vm      7   312    104     30.0  0.25  now",
+        "worker:2  training  vm      7   312    104           0.25  41 s ago",
+        "worker:2: silent for 41 s; owes its gradient for step 313",
+        "model: step 312/1000, 0.0 steps/s, sync, 3 gradients an update",
+        "rounds: 2 of 3 gradients; given by worker:0, worker:1; owed by worker:2",
+    ]
+
+
+def test_a_sync_job_that_goes_on():
+    """Somebody owes a gradient at any moment: that is nothing to be told."""
+    seen = summarize(
+        [sight(0, "sync", later={"worker:0": {"step": 350}}, rounds=[[STUCK], [STUCK._replace(round=45)]])]
+    )
+    assert "owes" not in as_text(seen) and "rounds: 38 completed in the last second" in as_text(seen)
+
+
+def test_what_a_task_says_of_its_wait():
+    stalled = {name: {"stall": f"waiting for {name}'s luck", "local_rate": 0.0} for name in WORKERS}
+    text = as_text(summarize([sight(workers=stalled)]))
+    assert "worker:1: waiting for worker:1's luck" in text and "model: step 312/1000, 0.0 steps/s" in text
+
+
+def test_tasks_that_ended_and_such_that_never_came():
+    workers = {"worker:0": {}, "worker:1": {"state": "failed", "reason": "no loss"}}
+    text = as_text(
+        summarize(
+            [sight(workers=workers, later={"worker:1": None}, job={"is_over": True, "reason": "target"})]
+        )
+    )
+    assert "worker:1  failed    vm      7   312    104           0.25\n" in text
+    assert "worker:2  not seen  w2:1\n" in text
+    assert "worker:1: no loss\n" in text and text.endswith("\nthe job is over: target")
+
+
+def test_a_ps_that_does_not_answer():
+    dead = Sight(TaskId("ps", 1), "p1:1", reason="connection refused (nothing listens there)")
+    seen = summarize([sight(0), dead])
+    text = as_text(seen)
+    assert seen.is_answered and "ps:1      no answer  p1:1\n" in text
+    assert "ps:1: connection refused (nothing listens there)\n" in text
+    none = summarize([dead])
+    assert not none.is_answered and none.step is None
+    assert as_text(none) == (
+        "task  state      host\nps:1  no answer  p1:1\nps:1: connection refused (nothing listens there)"
+    )
+
+
+def test_other_lists_than_the_job_s():
+    given = Cluster.from_hosts("p0:1,p1:1", "w0:1,w1:1")
+    assert summarize([sight()], given).notes == (
+        "Job 'worker' differs: w0:1,w1:1 given here, w0:1,w1:1,w2:1 in the job.",
+    )
+    silent = Sight(TaskId("ps", 0), "p0:1", reason="no answer")
+    assert [task.task for task in summarize([silent], given).tasks] == ["ps:0", "worker:0", "worker:1"]
+
+
+def test_a_ps_whose_board_answers_and_that_does_nothing_else():
+    stuck = sight(0)
+    stuck.second["ps:0"] = stuck.first["ps:0"]
+    assert "ps:0: answers, but its own record does not change" in as_text(summarize([stuck]))
+
+
+def test_json():
+    seen = summarize([sight(0, "sync", rounds=[[STUCK], [STUCK]], later={"worker:2": None})])
+    found = json.loads(json.dumps(as_dict(seen)))
+    assert found["is_answered"] is True and found["step"] == 312 and found["train_steps"] == 1000
+    assert found["rounds"][0]["owing"] == ["worker:2"] and found["rounds"][0]["num_done"] == 0
+    (late,) = (task for task in found["tasks"] if task["task"] == "worker:2")
+    assert late["is_silent"] and late["remarks"] == [
+        "silent for more than 1 s",
+        "owes its gradient for step 313",
+    ]
+    assert set(late) == set(status.TaskStatus._fields)
