@@ -98,7 +98,8 @@ class Link:
         """Reads the board without writing: whether this task belongs there. Sets `is_admitted` or `refusal`.
 
         It does if the ps was given the same cluster, and if no living process writes under this task's name already: such
-        a record changes with every beat. The latter is decided on the board of the first ps only, or two processes that
+        a record changes with every beat. (One that is not at the task's address, as this one is, gives way: `note_clash`.)
+        The latter is decided on the board of the first ps only, or two processes that
         come at the same time could find one another, each on another board, and both go.
 
         Args:
@@ -120,7 +121,8 @@ class Link:
             self.is_admitted = first.is_admitted
             return
         other = records.get(own["key"], {})
-        if other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED:
+        is_no_rival = other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED
+        if is_no_rival or _is_at_address(own) > _is_at_address(other):
             self.is_admitted = True
             return
         run, beat, since = self._first_seen.setdefault(
@@ -202,8 +204,12 @@ def _other_protocol(own, ps, link):
     )
 
 
+def _is_at_address(record):
+    return record.get("is_at_address", True)
+
+
 def _rank(record):
-    return record.get("is_at_address", True), record["started"], record["run"]
+    return _is_at_address(record), record["started"], record["run"]
 
 
 def _second_copy(other):

@@ -258,6 +258,12 @@ def test_the_one_that_is_not_at_the_address_gives_way(own, other, gives_way):
     assert (link.refusal is not None) == gives_way
 
 
+def test_the_one_that_is_at_the_address_is_admitted_beside_one_that_is_not():
+    link = Link(ScriptedBoard([ps_record(), other_record(5, is_at_address=False)]), Clock())
+    link.seek_admission(own_record(is_at_address=True), CLUSTER)
+    assert link.is_admitted
+
+
 @pytest.mark.parametrize("is_first_admitted", [True, False])
 def test_who_is_admitted_is_decided_on_the_first_board(is_first_admitted):
     """Of two that come at once, each may be the first on another board: both would go."""
