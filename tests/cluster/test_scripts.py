@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from harness import MODELS, checkpoint_of, free_ports
+from harness import MODELS, START_SECS, checkpoint_of, free_ports
 
 pytestmark = pytest.mark.cluster
 
@@ -39,13 +39,13 @@ class Script:
     def logs(self):
         return "\n".join(f"--- {name}\n{self.log(name)[-2000:]}" for name in self.tasks)
 
-    def wait_for_line(self, name, pattern, secs=60):
+    def wait_for_line(self, name, pattern, secs=START_SECS):
         deadline = time.monotonic() + secs
         while not re.search(pattern, self.log(name)):
             assert time.monotonic() < deadline, f"no {pattern!r} in {name}\n{self.logs()}"
             time.sleep(0.1)
 
-    def expect(self, secs=60, **statuses):
+    def expect(self, secs=START_SECS, **statuses):
         deadline = time.monotonic() + secs
         for name, status in statuses.items():
             name = name[:-1] + ":" + name[-1]
