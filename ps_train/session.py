@@ -98,7 +98,7 @@ def make(
     for hook in [*hooks, *members]:
         if isinstance(hook, MemberHook):
             hook.guard = runtime.guard
-    runtime.guard.look = StallWatch(runtime, optimizers).look
+    runtime.guard.look = StallWatch(runtime, optimizers, graph=tf1.get_default_graph()).look
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
     ordered = [step_hook, *hooks, *members]
     if runtime.context.is_chief:

@@ -62,6 +62,7 @@ class Evidence(NamedTuple):
       notes: what could not be found out, and why.
       is_loop_there: on the chief of a sync job, whether its update loop runs; None elsewhere.
       stack: where the main thread is.
+      queues: names of queues on the ps tasks that are the model's own, such as those of TensorFlow's own SyncReplicasOptimizer.
       calls: places of the Python functions that did not return while the evidence was collected.
       cores: how many cores this process kept busy meanwhile.
       tells_ages: whether the text will be read at once, so that it can say how long ago something was.
@@ -79,6 +80,7 @@ class Evidence(NamedTuple):
     notes: Sequence[str] = ()
     is_loop_there: bool | None = None
     stack: Stack = Stack("session", "", ())
+    queues: Sequence[str] = ()
     calls: Sequence[str] = ()
     cores: float = 0.0
     tells_ages: bool = True
@@ -172,6 +174,11 @@ def _conclude_own(evidence: Evidence) -> str:
         return (
             f"this worker computes, {evidence.cores:.1f} cores being busy: if a step of the model takes that long, "
             "all is well"
+        )
+    if evidence.queues:
+        return (
+            f"this worker waits at a queue of the model's on the ps tasks ({_names(evidence.queues)}) or for its own input: "
+            "every ps answers, and this process is idle"
         )
     return (
         "this worker's own input gives no data, as it seems: every ps answers, no other task is waited for, and this "

@@ -27,6 +27,7 @@ QUIET_SECS = 1.0
 WINDOW_SECS = 1.0  # what lasts as long as this stands still
 PATIENCE = 3  # times the usual step
 NUM_USUAL = 8
+LEDGER_NAMES = "ps_train_sync"
 
 
 class StallWatch:
@@ -38,12 +39,14 @@ class StallWatch:
       clock: seconds.
       start: runs a function in a thread.
       thread_id: of the thread that trains; the one that calls this if not given.
+      graph: that is trained.
     """
 
-    def __init__(self, runtime, optimizers, clock=awake_clock, start=None, thread_id=None):
+    def __init__(self, runtime, optimizers, clock=awake_clock, start=None, thread_id=None, graph=None):
         self._runtime, self._optimizers, self._clock = runtime, optimizers, clock
         self._start = start or _start_thread
         self._thread_id = thread_id or threading.get_ident()
+        self._queues = _queues_on_ps(graph) if graph is not None else []
         self._lock = threading.Lock()
         self._intervals: deque[float] = deque(maxlen=NUM_USUAL)
         self._since = None
@@ -132,6 +135,7 @@ class StallWatch:
             notes=notes,
             is_loop_there=self._is_loop_there(),
             stack=stacks.main_stack(self._thread_id),
+            queues=self._queues,
             calls=calls,
             cores=cores,
         )
@@ -176,6 +180,16 @@ class StallWatch:
             finally:
                 reader.close()
         return counts
+
+
+def _queues_on_ps(graph):
+    """Shared names of the queues on ps tasks that are not the ledger's."""
+    names = {
+        op.get_attr("shared_name").decode()
+        for op in graph.get_operations()
+        if op.type.endswith("QueueV2") and "/job:ps" in op.device
+    }
+    return sorted(name for name in names if not name.startswith(LEDGER_NAMES))
 
 
 def _start_thread(function):

@@ -7,6 +7,7 @@ from fakes import Clock, FakeLink, FakeMonitor, FakeRuntime, FakeView
 
 from ps_train import stall, stall_watch
 from ps_train.cluster import TaskId
+from ps_train.compat import tf, tf1
 from ps_train.stall_watch import StallWatch
 
 pytestmark = pytest.mark.graph
@@ -146,6 +147,17 @@ def test_a_fault_in_the_search_does_no_harm(lines):
     task.step()
     task.wait(100)
     assert lines() == ["internal error while a wait of 30.5 s was looked into: KeyError('x')"]
+
+
+def test_queues_of_the_model_s_on_the_ps_tasks():
+    with tf1.Graph().as_default() as graph:
+        for device, name in (("/job:ps/task:0", "sync_token_q"), ("/job:ps/task:0", "ps_train_sync0_go"),
+                             ("/job:worker/task:1", "input")):  # fmt: skip
+            with tf1.device(device):
+                tf1.FIFOQueue(-1, tf.int64, shared_name=name)
+        tf.constant(1)
+    watch = StallWatch(FakeRuntime("worker:1"), [], Clock(), graph=graph)
+    assert watch._queues == ["sync_token_q"]
 
 
 def test_what_is_collected(monkeypatch):

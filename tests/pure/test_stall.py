@@ -132,6 +132,13 @@ def test_own_input(standings):
     )
 
 
+def test_a_queue_of_the_model_s():
+    assert conclude(evidence(queues=["sync_token_q"])) == (
+        "this worker waits at a queue of the model's on the ps tasks (sync_token_q) or for its own input: every ps answers, "
+        "and this process is idle"
+    )
+
+
 def test_a_function_of_the_input_that_reads_ahead_is_not_blamed():
     """This worker has given its gradient: its next batch is not what is missing."""
     seen = evidence(standings=[standing(["worker:0", "worker:1"])], calls=["decode in mine.py:12"])
