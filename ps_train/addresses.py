@@ -44,6 +44,16 @@ def comparable(address: str) -> str:
     return f"{host}:{port}"
 
 
+def is_loopback(address: str) -> bool:
+    """Whether a valid address names this host to itself.
+
+    >>> is_loopback("localhost:1"), is_loopback("127.0.0.2:1"), is_loopback("[::1]:1"), is_loopback("host0:1")
+    (True, True, True, False)
+    """
+    host, _ = split_address(comparable(address))
+    return host == "localhost" or (_is_ipv4(host) and ipaddress.IPv4Address(host).is_loopback)
+
+
 def address_problem(address: Any) -> str:
     """What is wrong with `host:port` and what was expected, to follow the address in a sentence; "" if it is valid."""
     if not isinstance(address, str):

@@ -23,7 +23,7 @@ from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
 
 PORT = 2222
-_OF_A_LOCAL_CLUSTER = {"report_file": None, "log_dir": None, "evaluate": None}
+_OF_A_LOCAL_CLUSTER = {"report_file": None, "log_dir": None, "evaluate": None, "private_network": False}
 
 
 def python() -> str:
@@ -57,7 +57,8 @@ def of_a_task(task: TaskId, cluster: Cluster, config: TrainConfig) -> list[str]:
     """
     hosts = {job: ",".join(addresses.values()) for job, addresses in cluster.as_dict().items()}
     place = [f"--job_name={task.job}", f"--task_index={task.index}", "--cluster_resolver=flags"]
-    return [*place, *(f"--{job}_hosts={addresses}" for job, addresses in hosts.items()), *config.as_flags()]
+    settings = dataclasses.replace(config, private_network=False)  # it is in it
+    return [*place, *(f"--{job}_hosts={addresses}" for job, addresses in hosts.items()), *settings.as_flags()]
 
 
 def on_a_host(config: TrainConfig, num_ps: int, num_workers: int) -> str:

@@ -159,6 +159,8 @@ class TrainConfig:
     """Where the task writes its JSON report at its end."""
     log_dir: str | None = None
     """Local cluster: directory of a log file per task."""
+    private_network: bool = False
+    """Local cluster: the tasks run in a network namespace of their own, so that nobody else reaches them."""
     log_every_secs: float = 10.0
     """Seconds between progress lines."""
     evaluate: bool | None = None

@@ -83,6 +83,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("num_ps", int, 1, "how many ps tasks to start on this host"),
         FlagSpec("num_workers", int, 2, "how many workers to start on this host"),
         _field("log_dir", str, "directory of a log file per task"),
+        _field(
+            "private_network", bool, "a network of its own: nobody else reaches the tasks, nor they anybody"
+        ),
         _field("evaluate", bool, "evaluate on held-out data at the end [for the built-in model only]"),
     ),
     "Checkpoints and reports": (

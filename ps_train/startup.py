@@ -8,13 +8,14 @@ runtime.guard.finish()
 import threading
 
 from ps_train import net, restoring, server, session, task_context, worker
-from ps_train.addresses import split_address
+from ps_train.addresses import is_loopback, split_address
 from ps_train.board import Board
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
 
 RESCUE_SECS = 3.0
+OPEN = "whoever reaches this port can run any program here"
 
 
 def start_task(context, report, timeouts=None, report_file=None, handle_signals=True, config=None):
@@ -52,7 +53,8 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     runtime.guard = Guard(judge, leave_at_once, rescue=lambda: _rescue(runtime))
     runtime.guard.start(handle_signals)
     monitor.start()
-    log.info("listening at %s", cluster.address(task))
+    address = cluster.address(task)
+    log.info("listening at %s%s", address, "" if is_loopback(address) else f": {OPEN}")
     return runtime
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from absl.flags import FlagValues
 
-from ps_train import checkpoints, paths
+from ps_train import checkpoints, isolation, paths
 from ps_train.commands import train
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
@@ -39,6 +39,8 @@ class Plan(NamedTuple):
 def run(values: FlagValues) -> int:
     """Rehearses; gives the exit status."""
     plan = make_config(values)
+    if plan.config.private_network:
+        isolation.enter_private_network()
     from ps_train import chaos
 
     return chaos.run_rehearsal(*plan)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from absl.flags import FlagValues
 
-from ps_train import paths
+from ps_train import isolation, paths
 from ps_train.cluster import FROM_FLAGS, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
@@ -38,6 +38,8 @@ def run(values: FlagValues) -> int:
     plan = make_plan(values, os.environ)
     cluster, task = plan.place
     if task is None:
+        if plan.config.private_network:
+            isolation.enter_private_network()
         from ps_train import launcher
 
         roles = launcher.Roles(_import_roles, _run_task, _evaluate)
@@ -84,6 +86,10 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
         )
         if config.model and place is not None and place.task is None:  # a task tells its peers, too
             collect(partial(check_exists, config.model), problems)
+        if config.private_network and place is not None and place.task is not None:
+            problems.append(
+                f"--private_network is for a local cluster, and this is {place.task}. Leave it out."
+            )
         if place is not None and place.task == TaskId("evaluator", 0) and not config.train_dir:
             problems.append(
                 "Task evaluator:0 reads checkpoints, but no --train_dir is given. Add --train_dir."

@@ -74,6 +74,7 @@ EVERY_SETTING = TrainConfig(
     seed=5,
     report_file="r.json",
     log_dir="logs",
+    private_network=True,
     log_every_secs=0.5,
     evaluate=False,
     eval_steps=4,
@@ -200,6 +201,14 @@ def test_sizes_of_a_local_cluster_beside_another_one():
         "Leave it out, or for a local cluster leave out TF_CONFIG."
     ]
     assert plan("--job_name=evaluator", "--train_dir=d", "--num_workers=3")
+
+
+@pytest.mark.parametrize("task", ["worker", "evaluator"])
+def test_a_task_that_others_are_to_reach_has_no_private_network(task):
+    hosts = ["--ps_hosts=a:1", "--worker_hosts=b:1"] if task == "worker" else ["--train_dir=t"]
+    assert plan_problems("--private_network", f"--job_name={task}", *hosts) == [
+        f"--private_network is for a local cluster, and this is {task}:0. Leave it out."
+    ]
 
 
 def test_eval_needs_a_train_dir():

@@ -15,7 +15,7 @@ LAYERS = (
     "errors wording",
     "compat addresses packages messages",
     "cluster logs",
-    "config model net board lost reports datasets checkpoints restoring fingerprint",
+    "config model net isolation board lost reports datasets checkpoints restoring fingerprint",
     "task_context",
     "resolvers paths placement inputs transport updates server process stacks progress local_config command_lines liveness builtin_model",
     "explain stall",
