@@ -14,6 +14,7 @@ its own, so that nothing of this machine's own network is touched.
 import functools
 import itertools
 import os
+import re
 import shutil
 import subprocess
 from typing import NamedTuple
@@ -37,16 +38,25 @@ class Host(NamedTuple):
         rename = 'hostname "$0"; exec "$@"'
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", rename, self.name]
 
-    @staticmethod
-    def has(command):
-        """Whether there is such a command."""
-        return shutil.which(command) is not None
-
-    def run(self, *argv, check=True):
+    def run(self, *argv):
         """Runs a short command there; its output."""
-        done = subprocess.run([*self.prefix, *argv], capture_output=True, text=True, timeout=30)
-        assert not check or done.returncode == 0, f"{argv}: {done.stderr}"
+        done = self._run(argv)
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout
+
+    def succeeds(self, *argv):
+        """Whether a short command ends with 0 there."""
+        return self._run(argv).returncode == 0
+
+    def addresses(self):
+        """Its IPv4 address and, once the kernel has found that nobody else has it, the IPv6 one of its link."""
+        found = re.findall(
+            r"inet6 (fe80:\S+)/64 scope link(?! tentative)", self.run("ip", "address", "show", "eth0")
+        )
+        return [self.address, *(f"{each}%eth0" for each in found)]
+
+    def _run(self, argv):
+        return subprocess.run([*self.prefix, *argv], capture_output=True, text=True, timeout=30)
 
 
 class Network:

@@ -5,8 +5,11 @@ With PS_TRAIN_MATRIX=1 all faults of the network; else those that no other test 
 
 import itertools
 import os
+import pathlib
 import re
+import shutil
 import signal
+import sys
 import time
 from typing import NamedTuple
 
@@ -241,9 +244,47 @@ def test_a_worker_that_the_ps_cannot_reach(make_job, network, is_filtered):
     wait_for_steps([job.tasks[1]])
 
 
+def test_the_firewall_of_the_readme(make_job, network, tmp_path):
+    """With it a stranger's host reaches no task, by IPv4 or IPv6, and the job trains."""
+    needs_nft()
+    job = make_job(1, 2, flags=["--train_steps=400"], params=SLOW, timeout_secs=START_SECS)
+    hosts, stranger = spread(job, network), network.hosts[3]
+    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    (rules,) = re.findall(r"(?s)```nft\n(.*?)```", readme)
+    addresses = ", ".join(host.address for host in hosts.values())
+    rules, count = re.subn(r"(?<=ip saddr \{ )[\d., ]+(?= \})", addresses, rules)
+    assert count == 1 and f"tcp dport {PORT}" in rules
+
+    def reached():
+        return [to for host in hosts.values() for to in host.addresses() if can_connect(stranger, to)]
+
+    ps = job.start("ps:0")
+    assert ps.wait_for_line("listening at (.*)", START_SECS)[1] == (
+        f"{hosts['ps:0'].address}:{PORT}: whoever reaches this port can run any program here"
+    )
+    assert len(reached()) == 2, "by IPv4 and IPv6"
+    (tmp_path / "rules").write_text(rules)
+    for host in hosts.values():
+        host.run("nft", "-f", str(tmp_path / "rules"))
+    workers = job.start_all(["worker:0", "worker:1"])
+    for worker in workers:
+        worker.wait_for_line("listening at", START_SECS)
+    assert reached() == []
+    job.expect_exits(0, secs=START_SECS)
+
+
+def can_connect(host, address):
+    code = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2]), 2)"
+    return host.succeeds(sys.executable, "-c", code, address, str(PORT))
+
+
+def needs_nft():
+    if not shutil.which("nft"):
+        pytest.skip("needs the command nft (nftables)")
+
+
 def block(host):
     """Drops what comes to the host's port, as a firewall does."""
-    if not host.has("nft"):
-        pytest.skip("blocks a port with the command nft (nftables)")
+    needs_nft()
     rules = "add table inet t; add chain inet t in { type filter hook input priority 0; }; "
     host.run("nft", rules + f"add rule inet t in tcp dport {PORT} drop")
