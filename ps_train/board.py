@@ -263,6 +263,7 @@ def _reason(grpc, error, timeout_secs):
         ("Network is unreachable", "the network is unreachable"),
         ("timed out", "connection timed out"),
         ("FD Shutdown", "connection timed out"),
+        ("tcp handshaker shutdown", "connection timed out"),
         ("Connection reset", CLOSED),
         ("Socket closed", CLOSED),
     ):

@@ -72,4 +72,5 @@ def cause_of(error):
     """
     text = str(getattr(error, "message", error) or "").strip()
     found = re.search(r"ipv[46]:(\S+: [^\n\"]*)", text)
-    return (found[1] if found else text.partition("\n")[0])[:200] or "no reason is known"
+    line = found[1] if found else text.partition("\n")[0]
+    return line.replace("tcp handshaker shutdown", "connection timed out")[:200] or "no reason is known"

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -298,6 +299,21 @@ def test_silent_listener():
             assert reason_of(board, 0.5) == (
                 "no answer in 0.5 s (host down, port filtered, process stopped, or not a TensorFlow server)"
             )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full queue of connections drops packets there")
+def test_packets_vanish():
+    """As behind a firewall that drops them, or on a host that is down."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        with board_at(f"127.0.0.1:{full.getsockname()[1]}") as board:
+            assert reason_of(board, 5.0) == "connection timed out"
 
 
 def test_web_server():

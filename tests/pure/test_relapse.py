@@ -67,7 +67,7 @@ def test_a_ps_that_was_away():
     "error, cause",
     [
         (REFUSED, "10.0.0.3:2222: Failed to connect to remote host: Connection refused"),
-        (Exception('x "ipv6:[::1]:99: tcp handshaker shutdown"'), "[::1]:99: tcp handshaker shutdown"),
+        (Exception('x "ipv6:[::1]:99: tcp handshaker shutdown"'), "[::1]:99: connection timed out"),
         (Exception("Step was cancelled\nmore"), "Step was cancelled"),
         (None, "no reason is known"),
     ],
