@@ -44,7 +44,7 @@ def test_a_sync_job_can_go_on_without_a_lost_worker(make_job):
     lost.wait_for_line("step 1/400")
     lost.kill()
     job.expect_exits(0, [ps, chief, job.tasks[2]])
-    assert "worker:2 is lost: going on without it" in chief.log, chief.tail()
+    assert "worker:2 has been silent for 6 s: going on without it" in chief.log, chief.tail()
     assert chief.report["global_step"] == 400
 
 
