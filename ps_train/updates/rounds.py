@@ -2,7 +2,8 @@
 
 1. A session is made: on the chief the update loops start, in threads of their own; then each worker joins and gets its
    first token.
-2. At a clean end a worker leaves, and the quorum shrinks. One that was stopped by a signal stays in it: it will be back.
+2. When it is done a worker leaves, and the quorum shrinks. One that was stopped by a signal, or ends because a peer is gone,
+   stays in it: it will be back, and the others must not go on without it meanwhile.
 3. The chief's update loops end last but for the saving: they serve the others till these have left.
 """
 
@@ -50,8 +51,8 @@ class MemberHook(tf1.train.SessionRunHook):
         session.run(optimizer._set_stamp, {optimizer._new_stamp: token})
 
     def leave(self, session):
-        """Shrinks the quorum by this replica, once, unless it was stopped by a signal and will come back."""
-        if not self._has_left and (self.guard is None or self.guard.stop_signal is None):
+        """Shrinks the quorum by this replica, once, unless it ends before it is done and will come back."""
+        if not self._has_left and (self.guard is None or not self.guard.should_stop):
             self._has_left = True
             self.optimizer.remove(session, self.optimizer.ledger.replica)
 

@@ -83,7 +83,7 @@ def newest(board):
 
 
 def cpu_secs(task):
-    fields = pathlib.Path(f"/proc/{task._process.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = pathlib.Path(f"/proc/{task.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -6,11 +6,12 @@ from harness import Job
 
 @pytest.fixture
 def make_job(tmp_path, request):
-    """Makes a harness.Job in the test's folder; its tasks end with the test."""
+    """Makes a harness.Job in the test's folder; its tasks end with the test. A module's IS_FRESH is its jobs' `is_fresh`."""
     jobs = request.node._ps_train_jobs = []
 
     def make(*args, **kwargs):
         jobs.append(Job(tmp_path, *args, **kwargs))
+        jobs[-1].is_fresh |= getattr(request.module, "IS_FRESH", False)
         return jobs[-1]
 
     yield make

@@ -5,6 +5,10 @@
         job.expect_exits(0)
 
 Everything that was started is ended with the `with` block. A failed test shows the end of each task's log (`conftest`).
+
+A task is forked from a process that has imported TensorFlow, which halves the time of these tests; where `Job.is_fresh` says
+so, where it needs an environment of its own or something in front of its command line, or with PS_TRAIN_START=spawn, it is
+a new `python -m ps_train`.
 """
 
 import contextlib
@@ -19,7 +23,10 @@ import subprocess
 import sys
 import time
 
+from forked_task import ForkedTask
+
 from ps_train.cluster import TaskId
+from ps_train.process import can_fork
 
 MODELS = pathlib.Path(__file__).parent / "models"
 START_SECS = 120  # a cluster's start, six imports of TensorFlow on two cores, and a tiny training, with other work there
@@ -40,16 +47,23 @@ def free_ports(count):
 class TaskProcess:
     """One `python -m ps_train` process with its log file and its report file."""
 
-    def __init__(self, name, argv, folder, env, cwd, prefix=()):
+    def __init__(self, name, argv, folder, env, cwd, prefix=(), is_fresh=True):
         self.name = name
         stem = f"{name.replace(':', '')}.{len(list(folder.glob('*.log')))}"
         self.log_path, self._report_path = folder / f"{stem}.log", folder / f"{stem}.json"
-        self.argv = [*prefix, sys.executable, "-m", "ps_train", *argv, f"--report_file={self._report_path}"]
-        self.started = time.monotonic()
+        argv = [*argv, f"--report_file={self._report_path}"]
         with open(self.log_path, "wb") as log:
-            self._process = subprocess.Popen(
-                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=cwd, start_new_session=True
-            )  # fmt: skip
+            if is_fresh:
+                self._process = subprocess.Popen(
+                    [*prefix, sys.executable, "-m", "ps_train", *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env=env, cwd=cwd, start_new_session=True,
+                )  # fmt: skip
+            else:
+                self._process = ForkedTask(argv, self.log_path, env, cwd)
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     @property
     def log(self):
@@ -71,16 +85,17 @@ class TaskProcess:
 
     def kill(self):
         if self.status is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
+            for end in (os.killpg, os.kill):  # a process that is very new has no group yet
+                with contextlib.suppress(ProcessLookupError):
+                    end(self.pid, signal.SIGKILL)
+        self.wait(10)
 
     def wait(self, secs):
         """The exit status; fails if there is none in time."""
-        try:
-            return self._process.wait(secs)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} still runs after {secs:.0f} s\n{self.tail()}") from None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(secs)
+        assert self.status is not None, f"{self.name} still runs after {secs:.0f} s\n{self.tail()}"
+        return self.status
 
     def wait_for_line(self, pattern, secs=START_SECS):
         """Waits until the log has a match of `pattern`, which is given back; fails if the task ends before."""
@@ -119,6 +134,7 @@ class Job:
         self.worker_hosts = [f"127.0.0.1:{port}" for port in ports[num_ps:]]
         self.prefixes = {}  # name -> what leads its command line, as to start it in a network namespace
         self.env = {}
+        self.is_fresh = not can_fork()
         self.tasks = []
 
     @property
@@ -144,7 +160,9 @@ class Job:
         settings.update(overrides)
         argv = [f"--{key}={value}" for key, value in settings.items() if value is not None]
         flags = [*argv, *self.flags, *extra]
-        process = TaskProcess(name, flags, self.folder, env, cwd, self.prefixes.get(name, ()))
+        prefix = self.prefixes.get(name, ())
+        is_fresh = bool(self.is_fresh or self.env or prefix)
+        process = TaskProcess(name, flags, self.folder, env, cwd, prefix, is_fresh)
         self.tasks.append(process)
         return process
 

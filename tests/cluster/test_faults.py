@@ -193,6 +193,19 @@ def test_chief_is_gone_for_good(make_job):
     assert ps.report["reason"] == "every worker has been gone for 6 s and the job is not over"
 
 
+def test_who_ends_for_a_lost_peer_is_not_trained_without(make_job):
+    """In sync: the chief stands still past the bound, the worker ends for that; the chief goes on and must not train alone."""
+    flags = ["--update=sync", "--train_steps=1000000", "--log_every_secs=0.2", "--save_checkpoint_steps=1000000"]
+    job = make_job(1, 2, flags=flags, params="slow=0:10", timeout_secs=6)
+    ps, chief, other = job.start_all()
+    wait_for_step(other, 10)
+    chief.send(signal.SIGSTOP)
+    job.expect_exits(138, [other], secs=6 + 15)
+    chief.send(signal.SIGCONT)
+    job.expect_exits(138, [chief], secs=6 + 20)
+    assert chief.report["global_step"] <= other.report["global_step"] + 1, chief.tail()
+
+
 def test_async_worker_that_comes_late_and_one_that_is_killed(make_job):
     """The others never stop, and the model is not touched by who comes and goes."""
     job = make_job(1, 2, flags=ENDLESS, params="slow=0:10")

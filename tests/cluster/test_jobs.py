@@ -8,6 +8,7 @@ from harness import checkpoint_of
 from models import steps
 
 pytestmark = pytest.mark.cluster
+IS_FRESH = True
 
 
 @pytest.mark.parametrize("update", ["async", "sync"])

@@ -190,7 +190,7 @@ def expect_refusal(refused, own, host):
     """`refused` ends with 138 and names the process `own` on `host`."""
     assert refused.wait(START_SECS) == 138, refused.tail()
     assert refused.report["reason"] == (
-        f"Another process is running as {own.name}: process {own._process.pid} on {host.name}. End one of the two, or "
+        f"Another process is running as {own.name}: process {own.pid} on {host.name}. End one of the two, or "
         "give each its own --task_index."
     )
 

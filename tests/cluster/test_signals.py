@@ -7,6 +7,7 @@ import pytest
 from harness import checkpoint_of
 
 pytestmark = pytest.mark.cluster
+IS_FRESH = True
 ENDLESS = ["--train_steps=1000000", "--log_every_secs=0.2", "--save_checkpoint_steps=1000000"]
 
 

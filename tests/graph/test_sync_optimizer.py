@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 import pytest
+from fakes import FakeGuard
 from in_process import Job, Servers
 
 from ps_train import task_context
 from ps_train.compat import tf, tf1
-from ps_train.errors import ModelError, UsageError
+from ps_train.errors import ModelError, PeerLostError, StoppedError, UsageError
 from ps_train.updates.rounds import MemberHook
 from ps_train.updates.sync import SyncReplicasOptimizer
 
@@ -286,6 +287,23 @@ def test_a_worker_that_leaves_early_shrinks_the_quorum(make_job):
     means = [[2.0**k for k in range(N) if lengths[k] > step] for step in range(max(lengths))]
     assert global_step == max(lengths)
     np.testing.assert_allclose(w, -sum(np.mean(one) for one in means))
+
+
+@pytest.mark.parametrize(
+    ("guard", "stays"),
+    [
+        (FakeGuard(), False),
+        (FakeGuard(StoppedError("stopped by SIGTERM", 143), stop_signal=15), True),
+        (FakeGuard(PeerLostError("gone for 6 s: worker:1")), True),
+    ],
+)
+def test_only_who_is_done_leaves_the_quorum(make_job, guard, stays):
+    job = make_job(lambda k: build_counter(k))
+    sync = job.optimizers[1][0]
+    member = MemberHook(sync)
+    member.guard = guard
+    member.end(job.sessions[1])
+    assert list(sync.snapshot(job.sessions[1]).member) == [1, int(stays), 1]
 
 
 def build_counter(k, quorum=N):
