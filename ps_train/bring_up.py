@@ -89,6 +89,7 @@ class SessionCreator(tf1.train.SessionCreator):
         with tf1.device(runtime.context.worker_device + "/device:CPU:0"):
             if runtime.context.is_chief and saving.train_dir:
                 keep = saving.keep_max or None
+                restoring.tell_tables_apart()
                 self.saver = scaffold.saver or tf1.train.Saver(max_to_keep=keep, allow_empty=True)
             self._init_op = scaffold.init_op
             if self._init_op is None:

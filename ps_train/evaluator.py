@@ -152,6 +152,7 @@ class Evaluation:
         self._config = config
         self._ops = graph.build_eval(config, load_model(config.model or BUILTIN_MODEL))
         with self._ops.graph.as_default():
+            restoring.tell_tables_apart()
             self._saver = tf1.train.Saver(allow_empty=True)
             self._init = tf.group(tf1.local_variables_initializer(), tf1.tables_initializer())
             self._input_init = build_input_init()

@@ -10,10 +10,12 @@ except tf.errors.OpError as error:
 | an op of the model | `InvalidArgumentError in op week (made at mine.py:12): Input to reshape is ...` |
 | an op in a function of the dataset, as of `map` | the same, with the line in that function |
 | a Python function, as of `tf.numpy_function` or a generator | `parse in mine.py:9 raised KeyError: 0` |
+| a hook | `after_run in mine.py:31 raised ValueError: ...` |
 """
 
 import os
 import re
+import traceback
 
 from ps_train.compat import tf
 from ps_train.errors import ModelError
@@ -21,9 +23,10 @@ from ps_train.inputs import find_op
 from ps_train.model.blame import display
 
 MAX_CAUSE = 600
-_NOT_USERS = re.compile(
-    rf"<|{re.escape(os.path.dirname(__file__))}/|.*/((site|dist)-packages|lib/python3[.]\d+)/"
-)
+_OWN = os.path.dirname(__file__) + os.sep
+_NOT_USERS = re.compile(rf"<|{re.escape(_OWN)}|.*/((site|dist)-packages|lib/python3[.]\d+)/")
+_FINALIZED = "Make every op in model_fn, once: while training, a hook or a loop can only run them."
+_SESSION = "A hook uses run_context.session, or the session that after_create_session gets."
 _HEADERS = ("Graph execution error", "=====", "Detected at node")
 _TRACEBACK = "Traceback (most recent call last):"
 # What a line may begin with: the number of the error, its code and task, and where in the input it happened.
@@ -43,12 +46,28 @@ def as_model_error(error, graph=None):
       error: what the session raised.
       graph: the session's.
     """
+    called = _called(error)
     if not isinstance(error, tf.errors.OpError):
-        return ModelError(f"{type(error).__name__}: {error}")
+        advice = f" {_FINALIZED}" if "Graph is finalized" in str(error) else ""
+        return ModelError(f"{called and f'{called} raised '}{type(error).__name__}: {error}{advice}")
+    if called and "Cannot assign a device" in error.message and "/job:localhost/" in error.message:
+        return ModelError(
+            f"{called} runs the graph in a session of its own, which is not the cluster's. {_SESSION}"
+        )
     what, frame = cause(error)[:MAX_CAUSE], _python_frame(error)
     if frame is not None:
         return ModelError(f"{frame} raised {what}")
     return ModelError(f"{type(error).__name__}{_place(error, graph)}: {what}")
+
+
+def _called(error):
+    """`after_run in mine.py:31` for the user's innermost function that was called from here, as a hook's; "" if none was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last_own = max(
+        (i for i, frame in enumerate(frames) if frame.filename.startswith(_OWN)), default=len(frames)
+    )
+    users = [frame for frame in frames[last_own + 1 :] if not _NOT_USERS.match(frame.filename)]
+    return f"{users[-1].name} in {display(users[-1].filename)}:{users[-1].lineno}" if users else ""
 
 
 def cause(error):

@@ -42,7 +42,7 @@ class Guard:
 
     def __init__(self, judge, on_exit, grace_secs=GRACE_SECS, rescue=lambda: None):
         self._judge, self._on_exit, self.grace_secs, self._rescue = judge, on_exit, grace_secs, rescue
-        self.look = lambda: None  # called twice a second while nothing is decided
+        self.looks: list[Any] = []  # functions, called twice a second while nothing is decided
         self.release = lambda: None  # lets the main thread out of a wait; set once the graph has one
         self.stop_signal: int | None = None
         self._stopped_at: float | None = None
@@ -141,11 +141,12 @@ class Guard:
     def _ask_look(self):
         if self.should_stop:
             return
-        try:
-            self.look()
-        except Exception as error:  # thread boundary
-            self.look = lambda: None
-            log.error("internal error in the watch over the steps, which ends: %r", error)
+        for look in list(self.looks):
+            try:
+                look()
+            except Exception as error:  # thread boundary
+                self.looks.remove(look)
+                log.error("internal error in the watch over the steps, which ends: %r", error)
 
     def _decide(self):
         self._decided_at = self._decided_at or time.monotonic()

@@ -1,23 +1,11 @@
-"""Session hooks: one combined hook for each step, and the chief's end of the job.
-
-The order in which `session` lists them is the order of the end, which is what makes it clean:
-
-1. `StepHook` counts, stops at the target, shows progress;
-2. the user's hooks;
-3. `MemberHook` of each synchronous optimizer leaves the rounds;
-4. chief: `WaitForWorkersHook` waits until every other worker that joined has left, saving when it is due;
-5. chief: `UpdateLoop` of each synchronous optimizer stops, as nobody is left to serve;
-6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
-"""
+"""What happens in each step: `StepHook` follows it, `StepRunner` runs it. How a job ends is `ending`'s."""
 
 import contextlib
 import time
 from typing import Any
 
-from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
-from ps_train.liveness import SILENCE_SECS, awake_clock
 from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
@@ -61,6 +49,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._rate = RateMeter(clock)
         self._started = None
         self.is_reached = self.is_last = False
+        self._asked = ""
         self.step = 0
         self.session = None  # the newest raw session
 
@@ -84,6 +73,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._monitor.post(state="training", step=step)
         self._started = self._started or self._clock()
         self._rate.start(step, self._report.local_steps)
+        self._asked = ""
         self.is_last = self.is_reached = self._is_reached(step)
         if self.is_reached:
             coord.request_stop()
@@ -112,8 +102,12 @@ class StepHook(tf1.train.SessionRunHook):
         if self._post_due.is_due(now):
             self._post(step, values, now)
         self.is_reached = self._is_reached(step)
-        self.is_last = self.is_reached or self._guard.should_stop
+        self.is_last = self.is_reached or bool(self._asked) or self._guard.should_stop
         return self.is_last
+
+    def ask_to_stop(self, reason):
+        """Makes this step the last one, for what `describe_end` is to say; from any thread."""
+        self._asked, self.is_last = reason, True
 
     def skip(self, error):
         """Counts a step that was dropped for NaN or Inf.
@@ -135,7 +129,7 @@ class StepHook(tf1.train.SessionRunHook):
                 error, self._report.task, self._report.local_steps + 1, self._report.global_step
             )
             log.warning("step dropped (%d so far): %s", self._report.skipped_steps, explained)
-        self.is_last = self._guard.should_stop
+        self.is_last = bool(self._asked) or self._guard.should_stop
 
     def _raise_failure(self):
         """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
@@ -159,6 +153,8 @@ class StepHook(tf1.train.SessionRunHook):
         report = self._report
         if self.is_reached:
             text = f"target of {self._train_steps} reached{'' if report.local_steps else ' already'}"
+        elif self._asked:
+            text = self._asked
         else:
             text = f"data used up after {_count(report.local_steps, 'local step')}"
         return f"global step {report.global_step}: {text}"
@@ -294,140 +290,3 @@ class RateMeter:
         self._last = (now, step, local_steps)
         elapsed = max(now - then, 1e-6)
         return max(step - last_step, 0) / elapsed, max(local_steps - last_local, 0) / elapsed
-
-
-class AtEnd(tf1.train.SessionRunHook):
-    """Calls a function at its place in the order of the end."""
-
-    def __init__(self, function):
-        self._function = function
-
-    def end(self, session):
-        """Calls it."""
-        self._function()
-
-
-class WaitForWorkersHook(tf1.train.SessionRunHook):
-    """The chief's last duty: the job is over when every other worker that joined has left.
-
-    A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
-    longer than `peer_timeout_secs`; one that is silent for that long counts as gone.
-
-    A signal mostly goes to all tasks of a job at once: the chief then waits `SIGNAL_SECS` for the first of the others to
-    stop, and `STOPPING_SECS` for the rest of them, so that their last steps are in the checkpoint.
-
-    Args:
-      monitor: whose boards say who is there.
-      others: the other training tasks.
-      guard: ends the wait.
-      step_hook: the StepHook, which knows whether the target is reached.
-      on_idle: called with the session between looks; saves when it is due.
-      stop_secs: once the target is reached, how long a worker may take to leave.
-      peer_timeout_secs: see above.
-      members: this task's MemberHooks, which leave their rounds before the wait.
-      is_ps_lost: function of an error: whether it comes of a ps that was lost.
-    """
-
-    SIGNAL_SECS = 1.5
-    STOPPING_SECS = 3.0
-
-    def __init__(
-        self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),
-        is_ps_lost=lambda error: False,
-    ):  # fmt: skip
-        self._monitor, self._others, self._guard = monitor, others, guard
-        self._step_hook, self._members = step_hook, members
-        self._on_idle, self._is_ps_lost = on_idle, is_ps_lost
-        self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
-        self._is_reached = False
-        self._waits_in: Any = None  # session
-        self.is_over = False
-
-    def after_create_session(self, session, coord):
-        """Notes a target that was reached before the first step."""
-        self._is_reached = coord.should_stop()
-
-    def after_run(self, run_context, run_values):
-        """Notes that a hook has asked to stop: the loop ends at a target, and not at the end of the data."""
-        self._is_reached = self._is_reached or run_context.stop_requested
-
-    def run(self, step_context):
-        """The wait as a step function, so that a ps that is lost meanwhile is answered with a new session.
-
-        `is_over` says afterwards whether that was it; after a new session there is training to do.
-        """
-        session = self._step_hook.session
-        if self._waits_in is not None and self._waits_in is not session:
-            self._waits_in = None
-            return
-        self._waits_in = session
-        self._step_hook.end(session)
-        try:
-            for member in self._members:
-                member.leave(session)
-            self.end(session)
-        except STALE as error:
-            raise as_preemption(error, self._is_ps_lost) from error
-        self.is_over = True
-
-    def end(self, session):
-        """Waits, unless `run` has."""
-        if self.is_over:
-            return
-        self._is_reached = self._is_reached or self._step_hook.is_reached
-        start = awake_clock()
-        signal_at = None
-        line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
-        while self._guard.failure is None:
-            now = awake_clock()
-            self._step_hook.look(session)  # also finds out that the ps with the step is lost
-            if self._is_a_ps_new():
-                raise tf.errors.AbortedError(None, None, "a ps was restarted")
-            if self._guard.stop_signal is not None:
-                signal_at = now if signal_at is None else signal_at
-                pending = self.stopping(now - signal_at)
-            else:
-                pending = self.pending(now - start)
-            if not pending:
-                return
-            if line_due.is_due(now):
-                log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), now - start)
-            self._on_idle(session)
-            time.sleep(0.1)
-
-    def _is_a_ps_new(self):
-        declared = self._monitor.view().record("model").get("ps_runs", {})
-        return any(declared.get(name, run) != run for name, run in self._monitor.ps_runs().items())
-
-    def stopping(self, waited):
-        """Names of the workers that may be about to stop, `waited` seconds after the signal."""
-        view = self._monitor.view()
-        records = {task: view.record(str(task)) for task in self._others}
-        is_for_all = any(record.get("state") == "stopped" for record in records.values())
-        if waited > (self.STOPPING_SECS if is_for_all else self.SIGNAL_SECS):
-            return []
-        return [
-            str(task)
-            for task, record in records.items()
-            if record and record["state"] not in ENDED and view.age(str(task)) < self.STOPPING_SECS
-        ]
-
-    def pending(self, waited):
-        """Names of the workers that still count after `waited` seconds, with what is known of them."""
-        view = self._monitor.view()
-        described = [self._describe_pending(str(task), view, waited) for task in self._others]
-        return [text for text in described if text]
-
-    def _describe_pending(self, name, view, waited):
-        record = view.record(name)
-        if not record:
-            is_over = self._is_reached or waited > self._peer_timeout_secs
-            return "" if is_over else f"{name} (has not joined)"
-        if record["state"] in ENDED or view.age(name) > self._peer_timeout_secs:
-            return ""
-        if self._is_reached and waited > self._stop_secs:
-            log.warning(
-                "%s did not leave within %g s of the target; its last step is lost", name, self._stop_secs
-            )
-            return ""
-        return f"{name} ({record['state']} at step {record.get('step', '?')})"

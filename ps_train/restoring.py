@@ -93,3 +93,20 @@ def _misfit(checkpoint, problems, is_default):
 
 def _unreadable(checkpoint, error):
     return f"{checkpoint} cannot be read: {first_line(error)}. Move it away to start from an older one."
+
+
+def tell_tables_apart():
+    """Gives mutable tables of one name in the graph's checkpoints names of their own; call it before making a Saver.
+
+    TensorFlow names a table without a name by its class, and the second one's content replaces the first one's. The first
+    keeps its name; another takes that of its op, which is unique.
+    """
+    known = set()
+    for saveable in tf1.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS):
+        handle = getattr(saveable.op, "resource_handle", None)
+        old = saveable.name
+        if old in known and handle is not None:
+            own = saveable.name = saveable.table_name = handle.op.name
+            for spec in saveable.specs:
+                spec.name = own + spec.name.removeprefix(old)
+        known.add(saveable.name)

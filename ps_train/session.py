@@ -13,7 +13,7 @@ from typing import Any
 from ps_train.bring_up import SessionCreator
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
-from ps_train.hooks import AtEnd, WaitForWorkersHook
+from ps_train.ending import AtEnd, StopNoticeHook, WaitForWorkersHook
 from ps_train.stall_watch import StallWatch
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
@@ -95,16 +95,17 @@ def make(
     optimizers = tf1.get_collection(SYNC_OPTIMIZERS)
     known = [hook.optimizer for hook in hooks if isinstance(hook, MemberHook)]
     members = [MemberHook(optimizer) for optimizer in optimizers if optimizer not in known]
-    for hook in [*hooks, *members]:
-        if isinstance(hook, MemberHook):
-            hook.guard = runtime.guard
-    runtime.guard.look = StallWatch(runtime, optimizers, graph=tf1.get_default_graph()).look
+    all_members = [hook for hook in [*hooks, *members] if isinstance(hook, MemberHook)]
+    for member in all_members:
+        member.guard = runtime.guard
+    notice = StopNoticeHook(runtime, step_hook, all_members)
+    stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph())
+    runtime.guard.looks = [notice.look, stall_watch.look]
     creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
-    ordered = [step_hook, *hooks, *members]
+    ordered = [step_hook, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
         rosters = [_make_roster(runtime, creator, optimizers)]
-        all_members = [hook for hook in ordered if isinstance(hook, MemberHook)]
         ending = _chief_hooks(
             runtime, creator, optimizers, saving, step_hook, rosters, all_members, is_ps_lost
         )

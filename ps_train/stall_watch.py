@@ -1,7 +1,7 @@
 """Notices that no step completes, and logs once what the task waits for.
 
     watch = StallWatch(runtime, optimizers)       # in the thread that trains
-    runtime.guard.look = watch.look               # called twice a second, whatever the main thread is blocked in
+    runtime.guard.looks = [watch.look]            # called twice a second, whatever the main thread is blocked in
 
 1. A step costs nothing: `look` compares the report's count with that of the last look.
 2. When no step has completed for `stall_secs`, a thread collects the evidence: what the boards said last, the ledger and the

@@ -26,6 +26,7 @@ class MemberHook(tf1.train.SessionRunHook):
     def __init__(self, optimizer):
         self.optimizer = optimizer
         self.guard: Any = None  # guard.Guard, set by session.make
+        self.stays = False  # it does not leave, even if it is done
         self._has_left = False
 
     def begin(self):
@@ -44,7 +45,7 @@ class MemberHook(tf1.train.SessionRunHook):
             if other.update_loop is not None:
                 other.update_loop.start(session, coord)
         optimizer = self.optimizer
-        self._has_left = False
+        self._has_left = self.stays = False
         token = session.run(optimizer.ledger.join)
         if token == REFUSED:
             token = session.run(optimizer.ledger.token)
@@ -52,7 +53,7 @@ class MemberHook(tf1.train.SessionRunHook):
 
     def leave(self, session):
         """Shrinks the quorum by this replica, once, unless it ends before it is done and will come back."""
-        if not self._has_left and (self.guard is None or not self.guard.should_stop):
+        if not (self._has_left or self.stays) and (self.guard is None or not self.guard.should_stop):
             self._has_left = True
             self.optimizer.remove(session, self.optimizer.ledger.replica)
 

@@ -1,12 +1,12 @@
 """A task of a test that is forked from a process which has imported TensorFlow already: as the command line runs it, in less time.
 
-The server is multiprocessing's. TensorFlow's runtime and gRPC's threads start in the task only.
+The server is multiprocessing's. TensorFlow's runtime and gRPC's threads start in the task only. A task ends when the tests do.
 """
 
 import multiprocessing
 import os
-import signal
 import sys
+from multiprocessing import forkserver
 
 from ps_train import __main__, process
 
@@ -38,6 +38,8 @@ class ForkedTask:
 
 
 def _live(argv, log_path, env, cwd):
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # or the server would stay for the task
+    process.tie_to_parent(os.getppid())
     os.setsid()
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND)
     process._redirect(log)

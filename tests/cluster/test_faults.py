@@ -195,7 +195,12 @@ def test_chief_is_gone_for_good(make_job):
 
 def test_who_ends_for_a_lost_peer_is_not_trained_without(make_job):
     """In sync: the chief stands still past the bound, the worker ends for that; the chief goes on and must not train alone."""
-    flags = ["--update=sync", "--train_steps=1000000", "--log_every_secs=0.2", "--save_checkpoint_steps=1000000"]
+    flags = [
+        "--update=sync",
+        "--train_steps=1000000",
+        "--log_every_secs=0.2",
+        "--save_checkpoint_steps=1000000",
+    ]
     job = make_job(1, 2, flags=flags, params="slow=0:10", timeout_secs=6)
     ps, chief, other = job.start_all()
     wait_for_step(other, 10)

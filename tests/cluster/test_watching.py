@@ -59,9 +59,7 @@ def test_a_job_that_trains(make_job, update):
     assert list(tasks) == job.names and keys_on(job) == before
     assert [tasks[name]["state"] for name in job.names] == ["serving", "serving", "training", "training"]
     assert not any(task["is_silent"] or task["remarks"] for task in tasks.values()), tasks
-    assert (
-        tasks["worker:1"]["address"] == job.worker_hosts[1] and tasks["worker:1"]["pid"] == other.pid
-    )
+    assert tasks["worker:1"]["address"] == job.worker_hosts[1] and tasks["worker:1"]["pid"] == other.pid
     assert (found["train_steps"], found["update"], found["job_end"]) == (1000000, update, None)
     assert found["rate"] > 0 and found["step"] >= tasks["worker:0"]["local_steps"] > 0
     if update == "sync":

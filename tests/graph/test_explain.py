@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import ps_train
 from ps_train.compat import tf, tf1
 from ps_train.explain import as_model_error, cause
 from ps_train.inputs import build_input, build_input_init
@@ -167,3 +168,41 @@ def test_a_python_function_that_is_not_the_users():
     error = tf.errors.UnknownError(None, None, message)
     assert str(as_model_error(error)) == "UnknownError: KeyError: 0"
     assert cause(error) == "KeyError: 0"
+
+
+def test_a_hook_that_makes_an_op_is_named_with_its_line():
+    """As a hook is called: by TensorFlow, below a function of ps_train's."""
+    with tf1.Graph().as_default() as graph:
+        variable = tf1.get_variable("v", [], initializer=tf1.zeros_initializer())
+        graph.finalize()
+        with tf1.Session(graph=graph) as session, pytest.raises(RuntimeError) as raised:
+            call_from_ps_train(lambda: session.run(tf1.assign(variable, 1.0)))
+    text = str(as_model_error(raised.value, graph))
+    assert re.fullmatch(
+        r"<lambda> in \S*test_explain.py:\d+ raised RuntimeError: Graph is finalized and cannot be modified. "
+        r"Make every op in model_fn, once: while training, a hook or a loop can only run them.",
+        text,
+    )
+
+
+def test_a_session_of_its_own_is_named():
+    with tf1.Graph().as_default() as graph:
+        with tf1.device("/job:ps/task:0"):
+            variable = tf1.get_variable("v", [], use_resource=True)
+
+        def after_run():
+            with tf1.Session() as session:
+                session.run(variable)
+
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            call_from_ps_train(after_run)
+    text = str(as_model_error(raised.value, graph))
+    assert re.match(
+        r"after_run in \S*test_explain.py:\d+ runs the graph in a session of its own, which is not", text
+    )
+
+
+def call_from_ps_train(function):
+    """Calls it through a frame that is in ps_train's directory."""
+    filename = os.path.join(os.path.dirname(ps_train.__file__), "worker.py")
+    exec(compile("function()", filename, "exec"), {"function": function})

@@ -1,0 +1,211 @@
+"""The end of a job: the hooks by which its tasks find a common one.
+
+The order in which `session` lists all hooks is the order of the end, which is what makes it clean:
+
+1. `hooks.StepHook` counts, stops at the target, shows progress;
+2. the user's hooks, then `StopNoticeHook`, which sees whether one of them has asked to stop;
+3. `MemberHook` of each synchronous optimizer leaves the rounds;
+4. chief: `WaitForWorkersHook` waits until every other worker that joined has left, saving when it is due;
+5. chief: `UpdateLoop` of each synchronous optimizer stops, as nobody is left to serve;
+6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
+"""
+
+import contextlib
+import time
+from typing import Any
+
+from ps_train.board import BoardError
+from ps_train.cluster import ENDED
+from ps_train.compat import tf, tf1
+from ps_train.hooks import STALE, as_preemption
+from ps_train.liveness import SILENCE_SECS, awake_clock
+from ps_train.logs import Throttle, log
+
+STOP = "stop"  # the chief's record of a hook's request
+
+
+class StopNoticeHook(tf1.train.SessionRunHook):
+    """Sees that a hook of the user's has asked to stop, and has that end what it has to.
+
+    On the chief that is the job: the boards are told, and the other tasks end after their step, in sync though it may wait
+    for a gradient of the chief's, which does not come. The chief stays in the quorum, so that there is no update without
+    it. On another task it is that task alone, which leaves as if its data were used up.
+
+    Args:
+      runtime: session.TaskRuntime.
+      step_hook: the StepHook, which comes before the user's hooks.
+      members: this task's MemberHooks, which come after.
+    """
+
+    def __init__(self, runtime, step_hook, members):
+        self._runtime, self._step_hook, self._members = runtime, step_hook, members
+        self._has_told = False
+
+    def after_create_session(self, session, coord):
+        """Takes back what an earlier session's hooks have asked for: the model may have gone back since."""
+        if self._has_told:
+            self._runtime.monitor.publish(STOP, run=self._runtime.monitor.run_id, step=None)
+
+    def after_run(self, run_context, run_values):
+        """Notes a request that is not the StepHook's own."""
+        if not run_context.stop_requested or self._step_hook.is_last:
+            return
+        self._step_hook.ask_to_stop("a hook asked to stop")
+        if self._runtime.context.is_chief:
+            for member in self._members:
+                member.stays = True
+            self._has_told = True
+            step = self._runtime.report.global_step
+            self._runtime.monitor.publish(STOP, run=self._runtime.monitor.run_id, step=step)
+
+    def look(self):
+        """Whether the chief has told of one; called by the guard's thread, again and again until this task has ended."""
+        runtime = self._runtime
+        chief, view = str(runtime.context.cluster.chief_task), runtime.monitor.view()
+        told = view.record(STOP)
+        if (
+            runtime.context.is_chief
+            or told.get("step") is None
+            or told["run"] != view.record(chief).get("run")
+        ):
+            return
+        self._step_hook.ask_to_stop(f"a hook of the chief's, {chief}, asked to stop")
+        with contextlib.suppress(BoardError):  # the next look does it
+            runtime.guard.release()
+
+
+class AtEnd(tf1.train.SessionRunHook):
+    """Calls a function at its place in the order of the end."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def end(self, session):
+        """Calls it."""
+        self._function()
+
+
+class WaitForWorkersHook(tf1.train.SessionRunHook):
+    """The chief's last duty: the job is over when every other worker that joined has left.
+
+    A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
+    longer than `peer_timeout_secs`; one that is silent for that long counts as gone.
+
+    A signal mostly goes to all tasks of a job at once: the chief then waits `SIGNAL_SECS` for the first of the others to
+    stop, and `STOPPING_SECS` for the rest of them, so that their last steps are in the checkpoint.
+
+    Args:
+      monitor: whose boards say who is there.
+      others: the other training tasks.
+      guard: ends the wait.
+      step_hook: the StepHook, which knows whether the target is reached.
+      on_idle: called with the session between looks; saves when it is due.
+      stop_secs: once the target is reached, how long a worker may take to leave.
+      peer_timeout_secs: see above.
+      members: this task's MemberHooks, which leave their rounds before the wait.
+      is_ps_lost: function of an error: whether it comes of a ps that was lost.
+    """
+
+    SIGNAL_SECS = 1.5
+    STOPPING_SECS = 3.0
+
+    def __init__(
+        self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),
+        is_ps_lost=lambda error: False,
+    ):  # fmt: skip
+        self._monitor, self._others, self._guard = monitor, others, guard
+        self._step_hook, self._members = step_hook, members
+        self._on_idle, self._is_ps_lost = on_idle, is_ps_lost
+        self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
+        self._is_reached = False
+        self._waits_in: Any = None  # session
+        self.is_over = False
+
+    def after_create_session(self, session, coord):
+        """Notes a target that was reached before the first step."""
+        self._is_reached = coord.should_stop()
+
+    def after_run(self, run_context, run_values):
+        """Notes that a hook has asked to stop: the loop ends at a target, and not at the end of the data."""
+        self._is_reached = self._is_reached or run_context.stop_requested
+
+    def run(self, step_context):
+        """The wait as a step function, so that a ps that is lost meanwhile is answered with a new session.
+
+        `is_over` says afterwards whether that was it; after a new session there is training to do.
+        """
+        session = self._step_hook.session
+        if self._waits_in is not None and self._waits_in is not session:
+            self._waits_in = None
+            return
+        self._waits_in = session
+        self._step_hook.end(session)
+        try:
+            for member in self._members:
+                member.leave(session)
+            self.end(session)
+        except STALE as error:
+            raise as_preemption(error, self._is_ps_lost) from error
+        self.is_over = True
+
+    def end(self, session):
+        """Waits, unless `run` has."""
+        if self.is_over:
+            return
+        self._is_reached = self._is_reached or self._step_hook.is_reached
+        start = awake_clock()
+        signal_at = None
+        line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
+        while self._guard.failure is None:
+            now = awake_clock()
+            self._step_hook.look(session)  # also finds out that the ps with the step is lost
+            if self._is_a_ps_new():
+                raise tf.errors.AbortedError(None, None, "a ps was restarted")
+            if self._guard.stop_signal is not None:
+                signal_at = now if signal_at is None else signal_at
+                pending = self.stopping(now - signal_at)
+            else:
+                pending = self.pending(now - start)
+            if not pending:
+                return
+            if line_due.is_due(now):
+                log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), now - start)
+            self._on_idle(session)
+            time.sleep(0.1)
+
+    def _is_a_ps_new(self):
+        declared = self._monitor.view().record("model").get("ps_runs", {})
+        return any(declared.get(name, run) != run for name, run in self._monitor.ps_runs().items())
+
+    def stopping(self, waited):
+        """Names of the workers that may be about to stop, `waited` seconds after the signal."""
+        view = self._monitor.view()
+        records = {task: view.record(str(task)) for task in self._others}
+        is_for_all = any(record.get("state") == "stopped" for record in records.values())
+        if waited > (self.STOPPING_SECS if is_for_all else self.SIGNAL_SECS):
+            return []
+        return [
+            str(task)
+            for task, record in records.items()
+            if record and record["state"] not in ENDED and view.age(str(task)) < self.STOPPING_SECS
+        ]
+
+    def pending(self, waited):
+        """Names of the workers that still count after `waited` seconds, with what is known of them."""
+        view = self._monitor.view()
+        described = [self._describe_pending(str(task), view, waited) for task in self._others]
+        return [text for text in described if text]
+
+    def _describe_pending(self, name, view, waited):
+        record = view.record(name)
+        if not record:
+            is_over = self._is_reached or waited > self._peer_timeout_secs
+            return "" if is_over else f"{name} (has not joined)"
+        if record["state"] in ENDED or view.age(name) > self._peer_timeout_secs:
+            return ""
+        if self._is_reached and waited > self._stop_secs:
+            log.warning(
+                "%s did not leave within %g s of the target; its last step is lost", name, self._stop_secs
+            )
+            return ""
+        return f"{name} ({record['state']} at step {record.get('step', '?')})"

@@ -1,0 +1,195 @@
+"""The end of a job: for whom the chief waits, and what a hook's request to stop means for the others."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from fakes import FakeGuard, FakeMonitor, FakeRuntime, FakeView
+
+from ps_train.cluster import TaskId
+from ps_train.compat import tf
+from ps_train.ending import StopNoticeHook, WaitForWorkersHook
+from ps_train.errors import PeerLostError
+from ps_train.logs import log
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture
+def lines(caplog, monkeypatch):
+    monkeypatch.setattr(log, "propagate", True)
+    caplog.set_level(logging.INFO, logger="ps_train")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+WORKERS = [TaskId("worker", 1), TaskId("worker", 2)]
+TRAINING = {"state": "training", "step": 9}
+
+
+def pending(records, ages=None, waited=0.0, is_reached=False):
+    hook = make_wait(records, ages)
+    hook._is_reached = is_reached
+    return hook.pending(waited)
+
+
+def make_wait(records, ages=None, guard=None, **options):
+    step_hook = SimpleNamespace(
+        is_reached=False, session="s1", look=lambda session: None, end=lambda session: None
+    )
+    return WaitForWorkersHook(
+        FakeMonitor(FakeView(records, ages)), WORKERS, guard or FakeGuard(), step_hook,
+        on_idle=lambda session: None, stop_secs=30, peer_timeout_secs=60, **options,
+    )  # fmt: skip
+
+
+def test_workers_that_train_are_waited_for():
+    records = {"worker:1": TRAINING, "worker:2": {"state": "ending", "step": 12}}
+    assert pending(records, waited=1000) == ["worker:1 (training at step 9)", "worker:2 (ending at step 12)"]
+
+
+@pytest.mark.parametrize("state", ["left", "failed", "stopped"])
+def test_workers_that_have_ended_are_not(state):
+    assert pending({"worker:1": {"state": state}, "worker:2": TRAINING}) == ["worker:2 (training at step 9)"]
+
+
+def test_one_that_is_silent_counts_as_gone():
+    records = {"worker:1": TRAINING, "worker:2": TRAINING}
+    assert pending(records, {"worker:1": 59, "worker:2": 61}) == ["worker:1 (training at step 9)"]
+
+
+def test_one_that_never_came_may_have_data():
+    records = {"worker:1": {"state": "left"}}
+    assert pending(records, waited=59) == ["worker:2 (has not joined)"]
+    assert pending(records, waited=61) == []
+    assert pending(records, is_reached=True) == [], "there is nothing left to do for it"
+
+
+def test_at_the_target_a_worker_has_time_for_its_last_step(lines):
+    records = {"worker:1": TRAINING, "worker:2": {"state": "left"}}
+    assert pending(records, waited=29, is_reached=True) == ["worker:1 (training at step 9)"]
+    assert pending(records, waited=31, is_reached=True) == []
+    assert lines() == ["worker:1 did not leave within 30 s of the target; its last step is lost"]
+
+
+STOPPED = {"state": "stopped"}
+
+
+def stopping(waited, **records):
+    hook = make_wait({f"worker:{name[1]}": record for name, record in records.items()})
+    return hook.stopping(waited)
+
+
+def test_after_a_signal_the_others_may_be_about_to_stop():
+    assert stopping(1.4, w1=TRAINING, w2=TRAINING) == ["worker:1", "worker:2"]
+    assert stopping(1.6, w1=TRAINING, w2=TRAINING) == [], "the signal was for the chief alone"
+    assert stopping(2.9, w1=TRAINING, w2=STOPPED) == ["worker:1"]
+    assert stopping(3.1, w1=TRAINING, w2=STOPPED) == []
+    assert stopping(0.0, w1=STOPPED, w2={"state": "left"}) == []
+
+
+def test_a_signal_and_a_failure_end_the_wait():
+    make_wait({"worker:1": STOPPED}, guard=FakeGuard(stop_signal=15)).end(None)
+    guard = FakeGuard()
+    guard.failure = PeerLostError("gone")
+    make_wait({"worker:1": TRAINING}, guard=guard).end(None)
+
+
+def test_a_ps_lost_during_the_wait_means_more_training():
+    """The step function runs again on a new session: it is not over, and waits anew when it is called the next time."""
+    hook = make_wait({"worker:1": STOPPED, "worker:2": STOPPED}, is_ps_lost=lambda error: True)
+
+    def lost(session):
+        raise tf.errors.CancelledError(None, None, "the session was lost")
+
+    hook._step_hook.look = lost
+    with pytest.raises(tf.errors.AbortedError, match="the session was lost"):
+        hook.run(None)
+    hook._step_hook.session, hook._step_hook.look = "s2", lambda session: None
+    hook.run(None)
+    assert not hook.is_over
+    hook.run(None)
+    assert hook.is_over
+
+
+def test_members_leave_their_rounds_before_the_wait():
+    left = []
+    hook = make_wait({"worker:1": STOPPED, "worker:2": STOPPED}, members=[SimpleNamespace(leave=left.append)])
+    hook.run(None)
+    assert hook.is_over and left == ["s1"]
+
+
+# A hook of the user's asks to stop.
+
+
+class Asked:
+    """A StepHook's side of it."""
+
+    is_last = False
+    reason = ""
+
+    def ask_to_stop(self, reason):
+        self.is_last, self.reason = True, reason
+
+
+def make_notice(task, records=()):
+    runtime = FakeRuntime(task, monitor=FakeMonitor(FakeView(dict(records))))
+    runtime.monitor.run_id = "r1"
+    runtime.monitor.published = {}
+    runtime.monitor.publish = lambda key, **fields: runtime.monitor.published.update({key: fields})
+    released = []
+    runtime.guard = SimpleNamespace(release=lambda: released.append(1))
+    member = SimpleNamespace(stays=False)
+    return StopNoticeHook(runtime, Asked(), [member]), runtime, member, released
+
+
+STOP_REQUEST = SimpleNamespace(stop_requested=True)
+
+
+def test_a_request_on_the_chief_is_told_to_all():
+    notice, runtime, member, _ = make_notice("worker:0")
+    runtime.report.global_step = 15
+    notice.after_run(SimpleNamespace(stop_requested=False), None)
+    assert not notice._step_hook.is_last
+    notice.after_run(STOP_REQUEST, None)
+    assert notice._step_hook.reason == "a hook asked to stop"
+    assert member.stays, "the others' gradients alone would make an update"
+    assert runtime.monitor.published == {"stop": {"run": "r1", "step": 15}}
+    notice.after_create_session(None, None)
+    assert runtime.monitor.published == {"stop": {"run": "r1", "step": None}}, "the model may have gone back"
+
+
+def test_a_request_on_another_worker_is_its_own():
+    notice, runtime, member, _ = make_notice("worker:1")
+    notice.after_run(STOP_REQUEST, None)
+    assert notice._step_hook.is_last and not member.stays and not runtime.monitor.published
+
+
+def test_the_step_hook_s_own_request_is_none():
+    notice, runtime, *_ = make_notice("worker:0")
+    notice._step_hook.is_last = True
+    notice.after_run(STOP_REQUEST, None)
+    assert not runtime.monitor.published
+
+
+def test_the_others_end_for_the_chief_s_and_are_let_out_of_their_wait():
+    told = {"stop": {"run": "r1", "step": 15}, "worker:0": {"run": "r1"}}
+    notice, _, _, released = make_notice("worker:1", told)
+    notice.look()
+    notice.look()
+    assert notice._step_hook.reason == "a hook of the chief's, worker:0, asked to stop"
+    assert len(released) == 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"worker:0": {"run": "r1"}},
+        {"stop": {"run": "r1", "step": None}, "worker:0": {"run": "r1"}},
+        {"stop": {"run": "r0", "step": 15}, "worker:0": {"run": "r1"}},
+    ],
+    ids=["no request", "taken back", "of an earlier chief"],
+)
+def test_no_request_is_none(told):
+    notice, _, _, released = make_notice("worker:1", told)
+    notice.look()
+    assert not notice._step_hook.is_last and not released
