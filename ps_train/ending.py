@@ -11,6 +11,7 @@ The order in which `session` lists all hooks is the order of the end, which is w
 """
 
 import contextlib
+import threading
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ from ps_train.compat import tf, tf1
 from ps_train.hooks import STALE, as_preemption
 from ps_train.liveness import SILENCE_SECS, awake_clock
 from ps_train.logs import Throttle, log
+from ps_train.restoring import first_line
 
 STOP = "stop"  # the chief's record of a hook's request
 
@@ -72,6 +74,46 @@ class StopNoticeHook(tf1.train.SessionRunHook):
         self._step_hook.ask_to_stop(f"a hook of the chief's, {chief}, asked to stop")
         with contextlib.suppress(BoardError):  # the next look does it
             runtime.guard.release()
+
+
+class StoppingPsWatch:
+    """Has the model saved when a ps says that it was asked to end, and tells it so; the chief's guard calls `look`.
+
+    In a thread and a session of its own, as the main thread may be waiting for a worker.
+
+    Args:
+      runtime: session.TaskRuntime; nothing is saved, but told, if there is no train_dir.
+      start: runs a function in a thread.
+    """
+
+    def __init__(self, runtime, start=None):
+        self._runtime, self._start = runtime, start or _start_thread
+        self._runs: set[str] = set()
+
+    def look(self):
+        """Called twice a second."""
+        view = self._runtime.monitor.view()
+        ps_tasks = self._runtime.context.cluster.ps_tasks
+        stopping = {str(task): view.record(task) for task in ps_tasks}
+        stopping = {name: record for name, record in stopping.items() if record.get("state") == "stopping"}
+        runs = {record["run"] for record in stopping.values()}
+        if runs - self._runs:
+            self._runs |= runs
+            told = sorted(self._runs)
+            self._start(lambda: self._save(", ".join(stopping), told))
+
+    def _save(self, names, runs):
+        log.info("%s is about to end", names)
+        try:
+            self._runtime.rescue()
+        except Exception as error:  # thread boundary: the ps ends in any case
+            log.error("the model is not saved: %s", first_line(error))
+        self._runtime.monitor.post(saved_for=runs)
+        self._runtime.monitor.flush()
+
+
+def _start_thread(function):
+    threading.Thread(target=function, daemon=True, name="ps_train-save").start()
 
 
 class AtEnd(tf1.train.SessionRunHook):

@@ -6,7 +6,8 @@ Looked at five times a second, on its own board:
 - a task failed for good, and the others have ended, too, or have had `shutdown_timeout_secs` for it: status 1, naming it;
 - no worker has come within `startup_timeout_secs`, or all have been gone, the job not over, for `peer_timeout_secs`:
   status 138;
-- SIGINT, SIGTERM: status 130, 143 at once; there is nothing to save here.
+- SIGINT, SIGTERM: status 130, 143 as soon as the chief has saved what is here, or has ended: a signal often goes to all
+  tasks of a job at once. It is given STOPPING_SECS for that, if it trains.
 
 A worker that never joined holds nobody up; one that is silent for `shutdown_timeout_secs` after the end neither.
 """
@@ -15,11 +16,12 @@ import time
 
 from ps_train.cluster import ENDED
 from ps_train.errors import PeerLostError
-from ps_train.liveness import SILENCE_SECS, awake_clock, first_failure
+from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, first_failure
 from ps_train.logs import Throttle, log
 
 POLL_SECS = 0.2
 SILENT_SECS = 2.0  # four beats
+STOPPING_SECS = 8.0
 
 
 def run(runtime, sleep=time.sleep):
@@ -37,6 +39,8 @@ def run(runtime, sleep=time.sleep):
     monitor.post(state="serving")
     line_due = Throttle(SILENCE_SECS, wait_first=True)
     while True:
+        if runtime.guard.stop_signal is not None and runtime.guard.failure is None:
+            _wait_for_the_chief(runtime, sleep)
         runtime.guard.check()
         view = monitor.view()
         monitor.post(silent=_silent(view, cluster.training_tasks))
@@ -48,6 +52,26 @@ def run(runtime, sleep=time.sleep):
         if verdict.waits_for and line_due.is_due():
             log.info("waiting for %s", verdict.waits_for)
         sleep(POLL_SECS)
+
+
+def _wait_for_the_chief(runtime, sleep, clock=awake_clock):
+    """Serves until the chief has saved what it is about to lose (`ending.StoppingPsWatch`), or cannot."""
+    monitor, chief = runtime.monitor, runtime.context.cluster.chief_task
+    monitor.post(state="stopping")
+    runtime.guard.extend(STOPPING_SECS + 1)
+    start = clock()
+    while clock() - start < STOPPING_SECS:
+        monitor.flush()
+        view = monitor.view()
+        record = view.record(chief)
+        states = ["training", "ending"]
+        if clock() - start < 3 * BEAT_SECS:  # what is seen here is that old at times
+            states.append("starting")
+        may_save = record.get("state") in states and view.age(chief) < SILENT_SECS
+        if not may_save or monitor.run_id in record.get("saved_for", ()):
+            return
+        sleep(0.1)
+    log.warning("%s has not saved what was done since its last checkpoint", chief)
 
 
 def _silent(view, tasks):

@@ -13,7 +13,7 @@ from typing import Any
 from ps_train.bring_up import SessionCreator
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
-from ps_train.ending import AtEnd, StopNoticeHook, WaitForWorkersHook
+from ps_train.ending import AtEnd, StopNoticeHook, StoppingPsWatch, WaitForWorkersHook
 from ps_train.stall_watch import StallWatch
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
@@ -110,6 +110,7 @@ def make(
             runtime, creator, optimizers, saving, step_hook, rosters, all_members, is_ps_lost
         )
         ordered = [*rosters, *ordered, *ending]
+        runtime.guard.looks.append(StoppingPsWatch(runtime).look)
     if step_runner is not None:
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
         step_runner.wait_hook = _first(ordered, WaitForWorkersHook)

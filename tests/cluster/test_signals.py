@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM to a task in each of its states: it ends within ten seconds, the chief after saving."""
 
+import re
 import signal
 import time
 
@@ -102,3 +103,33 @@ def test_while_the_graph_is_built(make_job, end, stuck_model):
     chief.wait_for_line("listening")
     time.sleep(1)
     end(chief)
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_to_every_task_at_once(make_job, update):
+    """As a scheduler sends it: the ps tasks serve until the chief has saved the last step."""
+    job = make_job(2, 2, flags=[*ENDLESS, f"--update={update}"], params="slow=all:10")
+    tasks = job.start_all()
+    for task in tasks[2:]:
+        task.wait_for_line(r"step [1-9]\d/")
+    for task in tasks:
+        task.send(signal.SIGTERM)
+    job.expect_exits(143, secs=10)
+    assert checkpoint_of(job.train_dir)["global_step"] == tasks[2].report["global_step"] >= 10
+    assert "lost" not in tasks[2].log, tasks[2].tail()
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_to_a_ps_alone(make_job, update):
+    """The chief saves what the ps is about to lose; a new ps goes on from there."""
+    job = make_job(2, 2, flags=[*ENDLESS, f"--update={update}"], params="slow=all:10")
+    _, ps, chief, _ = job.start_all()
+    chief.wait_for_line(r"step [1-9]\d/")
+    ps.send(signal.SIGINT)
+    assert ps.wait(10) == 130, ps.tail()
+    saved = int(chief.wait_for_line(r"saved \S+ckpt-([1-9]\d*)", 1)[1])
+    steps_before = [int(step) for step in re.findall(r"step (\d+)/", chief.log)]
+    job.start("ps:1")
+    restored = int(chief.wait_for_line(r"restored \S+ckpt-(\d+)")[1])
+    assert restored == saved
+    assert max(steps_before) - saved < 200, "a second's steps"

@@ -8,7 +8,7 @@ from fakes import FakeGuard, FakeMonitor, FakeRuntime, FakeView
 
 from ps_train.cluster import TaskId
 from ps_train.compat import tf
-from ps_train.ending import StopNoticeHook, WaitForWorkersHook
+from ps_train.ending import StopNoticeHook, StoppingPsWatch, WaitForWorkersHook
 from ps_train.errors import PeerLostError
 from ps_train.logs import log
 
@@ -193,3 +193,36 @@ def test_no_request_is_none(told):
     notice, _, _, released = make_notice("worker:1", told)
     notice.look()
     assert not notice._step_hook.is_last and not released
+
+
+# A ps is about to end.
+
+
+def test_the_model_is_saved_once_for_a_ps_that_is_about_to_end(lines):
+    calls = []
+    runtime = FakeRuntime(
+        "worker:0", monitor=FakeMonitor(FakeView({"ps:0": {"state": "serving", "run": "p0"}}))
+    )
+    runtime.rescue, runtime.monitor.flush = lambda: calls.append("saved"), lambda: calls.append("told")
+    watch = StoppingPsWatch(runtime, start=lambda function: function())
+    watch.look()
+    assert not calls
+    runtime.monitor.shown = FakeView({"ps:1": {"state": "stopping", "run": "p1"}})
+    watch.look()
+    watch.look()
+    assert calls == ["saved", "told"] and runtime.monitor.fields["saved_for"] == ["p1"]
+    assert lines() == ["ps:1 is about to end"]
+
+
+def test_a_ps_is_not_kept_waiting_by_a_save_that_fails(lines):
+    runtime = FakeRuntime(
+        "worker:0", monitor=FakeMonitor(FakeView({"ps:1": {"state": "stopping", "run": "p1"}}))
+    )
+
+    def fail():
+        raise OSError("No space left on device")
+
+    runtime.rescue, runtime.monitor.flush = fail, lambda: True
+    StoppingPsWatch(runtime, start=lambda function: function()).look()
+    assert runtime.monitor.fields["saved_for"] == ["p1"]
+    assert lines()[1] == "the model is not saved: No space left on device"

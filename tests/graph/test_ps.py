@@ -1,11 +1,13 @@
 """A ps's verdict on the job, read off the board, with the clock in the test's hand."""
 
+from types import SimpleNamespace
+
 import pytest
-from fakes import Clock, FakeView
+from fakes import Clock, FakeMonitor, FakeRuntime, FakeView
 
 from ps_train.cluster import TaskId
 from ps_train.errors import PeerLostError, PsTrainError
-from ps_train.ps import Verdict, _silent
+from ps_train.ps import STOPPING_SECS, Verdict, _silent, _wait_for_the_chief
 from ps_train.session import Timeouts
 
 pytestmark = pytest.mark.graph
@@ -129,3 +131,26 @@ def test_a_failure_for_good_ends_the_ps_when_the_others_have_read_it_here(verdic
 def test_a_failure_that_may_heal_does_not(verdict):
     record = {"state": "failed", "exit_status": 138, "reason": "ps:1 is gone"}
     assert verdict.look(FakeView({"worker:0": TRAINING, "worker:1": record})) == ""
+
+
+@pytest.mark.parametrize(
+    ("records", "secs"),
+    [
+        ({}, 0),
+        ({"worker:1": TRAINING}, 0),
+        ({"worker:0": TRAINING}, STOPPING_SECS),
+        ({"worker:0": {"state": "ending"}}, STOPPING_SECS),
+        ({"worker:0": {**TRAINING, "saved_for": ["r0"]}}, STOPPING_SECS),
+        ({"worker:0": {**TRAINING, "saved_for": ["r0", "r1"]}}, 0),
+        ({"worker:0": {"state": "stopped"}}, 0),
+        ({"worker:0": {"state": "starting"}}, 1.5),
+    ],
+)
+def test_a_ps_that_is_asked_to_end_waits_for_the_chief_to_save(records, secs, clock):
+    runtime = FakeRuntime("ps:0", monitor=FakeMonitor(FakeView(records)))
+    runtime.monitor.run_id, runtime.monitor.flush = "r1", lambda: True
+    runtime.guard = SimpleNamespace(extend=lambda secs: None)
+    start = clock.now
+    _wait_for_the_chief(runtime, clock.sleep, clock)
+    assert runtime.monitor.fields["state"] == "stopping"
+    assert secs <= clock.now - start < secs + 0.2
