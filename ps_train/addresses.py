@@ -33,6 +33,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def is_ip(host: str) -> bool:
+    """Whether a host is given by its number, and not by a name.
+
+    >>> is_ip("10.0.0.1"), is_ip("::1"), is_ip("host0")
+    (True, True, False)
+    """
+    return ":" in host or _is_ipv4(host)
+
+
 def comparable(address: str) -> str:
     """One spelling for all spellings of a valid address: lower case, loopback names joined, IPv6 compressed."""
     host, port = split_address(address)

@@ -18,8 +18,10 @@ Rejected: a socket server of ours in each ps (another port); queues and variable
 import contextlib
 import hashlib
 import json
+import socket
 import time
 
+from ps_train.addresses import is_ip, split_address
 from ps_train.errors import PsTrainError
 from ps_train.messages import (
     DType,
@@ -46,6 +48,7 @@ _CHANNEL_OPTIONS = (
 )
 
 CLOSED = "connection closed"
+REFUSED = "connection refused (nothing listens there)"
 NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
 
 
@@ -99,7 +102,10 @@ class ControlSession:
             elif error.code() is self._grpc.StatusCode.UNAVAILABLE:
                 self._handle = None
             self._note_timeout(error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED)
-            raise BoardError(_reason(self._grpc, error, timeout_secs)) from None
+            reason = _reason(self._grpc, error, timeout_secs)
+            if reason == REFUSED and _listens(self._address):
+                reason = NOT_TENSORFLOW
+            raise BoardError(reason) from None
         self._num_timeouts = 0
         found = {tensor.name: tensor for tensor in response.tensor}  # in an order of the server's own
         return [read_tensor(found[name]) for name in fetches]
@@ -246,13 +252,23 @@ def _hash(key):
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big", signed=True) or 1
 
 
+def _listens(address):
+    """Whether one of the addresses that a host's name stands for takes connections, though gRPC names another's refusal."""
+    host, port = split_address(address)
+    if is_ip(host):
+        return False
+    with contextlib.suppress(OSError), socket.create_connection((host, port), CLOSE_SECS):
+        return True
+    return False
+
+
 def _reason(grpc, error, timeout_secs):
     """Why a call failed, in the words of someone who has to mend it."""
     details = error.details() or ""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer in {timeout_secs:g} s (host down, port filtered, process stopped, or not a TensorFlow server)"
     for part, reason in (
-        ("Connection refused", "connection refused (nothing listens there)"),
+        ("Connection refused", REFUSED),
         ("Domain name not found", "the host's name cannot be resolved"),
         ("DNS resolution failed", "the host's name cannot be resolved"),
         ("C-ares status", "the host's name cannot be resolved"),

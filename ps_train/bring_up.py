@@ -129,9 +129,7 @@ class SessionCreator(tf1.train.SessionCreator):
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
-                    raise PeerLostError(
-                        f"gave up after {bound:.3g} s: {restoring.first_line(error)}"
-                    ) from None
+                    raise PeerLostError(f"gave up after {bound:g} s: {restoring.first_line(error)}") from None
                 time.sleep(0.5)
                 continue
             self._is_first, self._session = False, session
@@ -285,8 +283,8 @@ class SessionCreator(tf1.train.SessionCreator):
           BoardError: as `create_session` takes for a ps that was lost.
         """
         theirs = self._model_link.board.read_text("model")
-        lines = fingerprint.differences(self._fingerprint, theirs) if theirs else []
         context = self._runtime.context
+        lines = fingerprint.differences(self._fingerprint, theirs, str(context.task)) if theirs else []
         if lines and self._is_trained(context):
             raise RefusedError(
                 f"{context.task} builds another model than the others train. Start all tasks with the same model and flags.\n"

@@ -12,6 +12,11 @@ from ps_train.explain import cause
 from ps_train.logs import log
 from ps_train.lost import LOST
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 RETRY_SECS = 10.0
 END_RETRY_SECS = 2.0
 SAVE_OPS = ("SaveV2", "MergeV2Checkpoints")
@@ -60,6 +65,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._optimizers, self._before_save, self._end_secs = optimizers, before_save, end_secs
         self._saved_step = self._saved_at = None
+        self._claim: int | None = None  # descriptor of the directory
 
     def begin(self):
         """Adds a reader of the global step."""
@@ -70,6 +76,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
         step = int(session.run(self._read_step))
+        self._claim_directory()
         self._known.update(all_checkpoints(self._train_dir))
         self._saved_at = self._clock()
         if self._report.checkpoint is not None:
@@ -159,6 +166,21 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._report.checkpoint = path
         self._known.add(path)
 
+    def _claim_directory(self):
+        """Locks the directory for as long as this process lives; warns if another one of this host has done so."""
+        if self._claim is not None or fcntl is None:
+            return
+        try:
+            self._claim = os.open(self._train_dir, os.O_RDONLY)
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning(
+                "another job is saving in %s, too: each overwrites the other's checkpoints. Give each job a train_dir of its own",
+                self._train_dir,
+            )
+        except OSError as error:  # a file system without locks
+            log.debug("%s cannot be locked: %s", self._train_dir, error)
+
     def _look_for_another_job(self):
         newest = latest_checkpoint(self._train_dir)
         if newest and newest not in self._known and not self._is_warned:
@@ -175,6 +197,9 @@ class CheckpointHook(tf1.train.SessionRunHook):
             self._save_or_fail(session, step, self._end_secs())
         self._report.global_step = self._saved_step
         log.info("saved %s", self._report.checkpoint)
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
 
     def is_due(self, step):
         """Whether a period is over at this step."""

@@ -1,7 +1,7 @@
 """What a task's model and update rule are, in a form that two tasks can compare before the first step.
 
     text = describe(variables, context)        # the chief writes it on a board
-    differences(mine, theirs)                  # [] or lines for people
+    differences(mine, theirs, "worker:1")      # [] or lines for people
 
 Every worker builds its own graph, and nothing in TensorFlow notices when two build different ones: a variable of another
 shape or on another ps is silently another variable.
@@ -34,18 +34,18 @@ def _describe_one(variable):
     return f"{variable.dtype.base_dtype.name} {shape} on {where}"
 
 
-def differences(mine, theirs):
-    """Lines on what differs, both being texts of `describe`; variables that only `theirs` has do no harm."""
+def differences(mine, theirs, task):
+    """Lines on what differs between `task`'s text of `describe` and the others'; variables that only they have do no harm."""
     mine, theirs = json.loads(mine), json.loads(theirs)
     lines = []
     if mine["rule"] != theirs["rule"]:
-        lines.append(f"The updates are {mine['rule']} here and {theirs['rule']} there.")
+        lines.append(f"The updates are {mine['rule']} for {task} and {theirs['rule']} for the others.")
     other = []
     for name, here in mine["variables"].items():
         there = theirs["variables"].get(name)
         if there is None:
-            other.append(f"Variable {name} ({here} here) does not exist there.")
+            other.append(f"Variable {name} ({here}) is {task}'s alone.")
         elif there != here:
-            other.append(f"Variable {name} is {here} here and {there} there.")
+            other.append(f"Variable {name} is {here} for {task} and {there} for the others.")
     more = [f"{len(other) - MAX_NAMED} more variables differ."] if len(other) > MAX_NAMED else []
     return [*lines, *other[:MAX_NAMED], *more]

@@ -182,10 +182,12 @@ class LocalCluster:
                 self._show(is_urgent=True)
             if self._signal is not None:
                 self._screen.complain(f"Stopped by {process.signal_name(self._signal)}.")
-                self._screen.complain(self._summary.saved())
+                self._screen.complain(self._summary.saved(self._last_step()))
                 return 128 + self._signal
             if self._failure is not None:
-                self._screen.complain(self._summary.saved(can_go_on=not self._failure.is_permanent))
+                self._screen.complain(
+                    self._summary.saved(self._last_step(), can_go_on=not self._failure.is_permanent)
+                )
                 return self._failure.status
             if self._finished:
                 self._screen.say(self._summary.nothing_left(self._finished))
@@ -195,6 +197,9 @@ class LocalCluster:
             if status == EXIT_DONE:
                 self._screen.say("\n" + self._summary.what_next())
             return status
+
+    def _last_step(self) -> int | None:
+        return self._follower.report(self._cluster.chief_task).get("global_step")
 
     def _say_trained(self) -> None:
         self._screen.say(self._summary.trained(self._follower.report(self._cluster.chief_task)))

@@ -156,6 +156,10 @@ def _end_with_status_of_errors():
     previous = sys.excepthook
 
     def hook(kind, error, trace):
+        if "/ps_train_sync" in str(error) and not any(server.has_session for server in _servers.values()):
+            error = UsageError(
+                f"ps_train.SyncReplicasOptimizer needs a session that brings up its rounds. {_USE_OURS}"
+            )
         status = getattr(error, "exit_status", EXIT_PERMANENT)
         is_ours = isinstance(error, PsTrainError)
         _say(error) if is_ours else previous(kind, error, trace)
@@ -179,6 +183,9 @@ def _leave_at_exit():
             reason = f"the script ended without a session. {_USE_OURS}"
             log.error("%s", reason)
         task_server.leave("failed", EXIT_PERMANENT, reason)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(EXIT_PERMANENT)  # an exit handler cannot change the status otherwise
 
 
 class _LeaveHook(tf1.train.SessionRunHook):

@@ -416,10 +416,10 @@ def wait_until(
         now = clock()
         if now - start > timeout_secs:
             raise PeerLostError(
-                f"gave up after {timeout_secs:.3g} s of waiting for {describe()}. {advice}".rstrip(". ")
+                f"gave up after {timeout_secs:g} s of waiting for {describe()}. {advice}".rstrip(". ")
             )
         if throttle.is_due(now):
             log.info(
-                "waiting for %s: %.0f s so far, giving up after %.3g s", describe(), now - start, timeout_secs
+                "waiting for %s: %.0f s so far, giving up after %g s", describe(), now - start, timeout_secs
             )
         sleep(0.1)

@@ -82,3 +82,11 @@ def _bind(family: socket.AddressFamily, host: str) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def has_other_interfaces() -> bool:
+    """Whether this host, or this network namespace, has another interface than loopback."""
+    try:
+        return any(name != "lo" for _, name in socket.if_nameindex())
+    except OSError:
+        return True

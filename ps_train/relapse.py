@@ -55,7 +55,7 @@ class Relapse:
         if now - self._since > bound_secs:
             raise PeerLostError(f"{said}. {advice}")
         if self._line_due.is_due(now):
-            log.warning("%s; giving up after %.3g s. %s", said, bound_secs, advice)
+            log.warning("%s; giving up after %g s. %s", said, bound_secs, advice)
         return False
 
     def forget(self):

@@ -54,8 +54,15 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     runtime.guard.start(handle_signals)
     monitor.start()
     address = cluster.address(task)
-    log.info("listening at %s%s", address, "" if is_loopback(address) else f": {OPEN}")
+    log.info("listening at %s%s", address, _openness(address))
     return runtime
+
+
+def _openness(address):
+    """What has to be said of the port: TensorFlow listens on every interface, whatever the address."""
+    if not is_loopback(address):
+        return f": {OPEN}"
+    return f", and on this host's other addresses: {OPEN}" if net.has_other_interfaces() else ""
 
 
 def _rescue(runtime):

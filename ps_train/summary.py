@@ -33,9 +33,12 @@ class Summary(NamedTuple):
 
     def trained(self, report: Mapping[str, Any]) -> str:
         """What the chief's report says."""
-        workers = counted(self.num_workers, "worker")
-        secs = report.get("train_secs") or 0.0
-        return f"Trained to step {report.get('global_step')} in {secs:.1f} s, {self.config.update}, on {workers}."
+        workers, target = counted(self.num_workers, "worker"), self.config.train_steps
+        secs, step = report.get("train_secs") or 0.0, report.get("global_step")
+        is_short = target is not None and step is not None and step < target
+        step_shown = f"{step} of {target}" if is_short else f"{step}"
+        text = f"Trained to step {step_shown} in {secs:.1f} s, {self.config.update}, on {workers}"
+        return f"{text}: {_why(report.get('reason') or '')}" if is_short else f"{text}."
 
     def nothing_left(self, checkpoint: str) -> str:
         """The target had been reached before."""
@@ -48,21 +51,32 @@ class Summary(NamedTuple):
         shown = (f"{name} {'nan' if value is None else format(value, '.4f')}" for name, value in metrics)
         return "Held-out data: " + ", ".join(shown)
 
-    def saved(self, can_go_on: bool = True) -> str:
-        """The newest checkpoint, after an end before the target; `can_go_on`: the same again might go better."""
+    def saved(self, last_step: int | None = None, can_go_on: bool = True) -> str:
+        """The newest checkpoint, after an end before the target.
+
+        Args:
+          last_step: the job's last step, as far as it is known.
+          can_go_on: the same again might go better.
+        """
         checkpoint = checkpoints.latest_checkpoint(self.config.train_dir)
         if checkpoint is None:
             return "No checkpoint was saved."
-        if not can_go_on:
-            return f"Checkpoint: {checkpoint}"
-        return f"Checkpoint: {checkpoint}\nTo go on from there: {self._go_on(self.asked.train_steps)}"
+        num_lost = (last_step or 0) - (checkpoints.checkpoint_step(checkpoint) or 0)
+        text = f"Checkpoint: {checkpoint}"
+        text += (
+            f" ({counted(num_lost, 'step')} after it {'is' if num_lost == 1 else 'are'} lost)"
+            if num_lost > 0
+            else ""
+        )
+        return f"{text}\nTo go on from there: {self._go_on(self.asked.train_steps)}" if can_go_on else text
 
     def what_next(self) -> str:
         """Where everything is, and command lines."""
         config = self.config
         checkpoint = checkpoints.latest_checkpoint(config.train_dir)
         lines = [f"Checkpoint:  {checkpoint or 'none'}", f"Logs:        {config.log_dir}"]
-        if config.train_steps is not None:
+        step = checkpoints.checkpoint_step(checkpoint) if checkpoint else None
+        if config.train_steps is not None and (step is None or step >= config.train_steps):
             lines.append(f"To train on: {self._go_on(2 * config.train_steps)}")
         lines.append(f"To evaluate: {command_lines.evaluate(config)}")
         return "\n".join([*lines, *self._on_hosts()])
@@ -80,6 +94,13 @@ class Summary(NamedTuple):
     def _go_on(self, train_steps: int | None) -> str:
         again = dataclasses.replace(self.asked, train_dir=self.config.train_dir)
         return command_lines.go_on(again, self.num_ps, self.num_workers, train_steps)
+
+
+def _why(reason: str) -> str:
+    """What follows on the chief's reason to end before the target."""
+    if "data used up" in reason:
+        return "the data is used up. With dataset.repeat() input_fn gives it again and again."
+    return f"{reason.partition(': ')[2] or reason}."
 
 
 def _span(indices: range) -> str:

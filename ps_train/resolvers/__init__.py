@@ -10,6 +10,7 @@ not the same, that is refused. Naming one source (`flags`, `tf_config`) leaves t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ps_train.cluster import Cluster
 from ps_train.errors import UsageError
@@ -52,7 +53,7 @@ def _resolve_auto(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
         return _placed(found)
     cluster = found.cluster
     if flags.has_hosts:
-        cluster = Cluster.from_hosts(flags.ps_hosts, flags.worker_hosts, flags.chief_host)
+        cluster = _filled_in(flags, found.cluster)
         _refuse_conflict(cluster, found.cluster)
     task = found.task
     if flags.job_name:
@@ -64,6 +65,16 @@ def _resolve_auto(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
             f"The flags say --task_index={flags.task_index} and TF_CONFIG says {task}. {_CHOOSE}"
         )
     return _placed(Resolved(cluster, task))
+
+
+def _filled_in(flags: ClusterFlags, theirs: Cluster | None) -> Cluster:
+    """The flags' lists, and TF_CONFIG's for those that are not given."""
+    given = {"ps": flags.ps_hosts, "worker": flags.worker_hosts, "chief": flags.chief_host}
+    spec = theirs.as_dict() if theirs else {}
+    lists: dict[str, Any] = {
+        job: hosts if hosts is not None else spec.get(job) for job, hosts in given.items()
+    }
+    return Cluster.from_hosts(lists["ps"], lists["worker"], lists["chief"])
 
 
 _CHOOSE = "Remove one, or choose with --cluster_resolver=flags or --cluster_resolver=tf_config."

@@ -89,4 +89,4 @@ class Roster(tf1.train.SessionRunHook):
         if record.get("state") in ("failed", "stopped"):
             log.warning("%s has ended (%s)%s", task, record.get("reason"), consequence)
         else:
-            log.warning("%s has been silent for %.3g s%s", task, self._lease_secs, consequence)
+            log.warning("%s has been silent for %g s%s", task, self._lease_secs, consequence)

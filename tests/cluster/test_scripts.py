@@ -140,10 +140,18 @@ def test_a_stock_session_on_our_server_ends_and_is_named(start, with_stock):
     script.wait_for_line(
         "worker:0", "error: the script ended without a session. Expected a ps_train.MonitoredTra"
     )
-    script.expect(ps0=1)
+    script.expect(ps0=1, worker0=1)
     assert "the script ended without a session. Expected a ps_train.MonitoredTrainingSession" in script.log(
         "ps:0"
     )
+
+
+def test_our_sync_optimizer_in_a_stock_session_is_one_line(start, with_stock):
+    script = start("sync", "60", script=with_stock("MonitoredTrainingSession"))
+    script.expect(worker0=1, worker1=1, ps0=1)
+    for name in ("worker:0", "worker:1"):
+        assert "Traceback" not in script.log(name)
+        assert "ps_train.SyncReplicasOptimizer needs a session that brings up its rounds." in script.log(name)
 
 
 def test_a_signal_ends_a_stock_session_on_our_server(start, with_stock):

@@ -18,16 +18,20 @@ def text(build, **options):
         return fingerprint.describe(tf1.global_variables(), context)
 
 
+def differences(mine, theirs):
+    return fingerprint.differences(mine, theirs, "worker:1")
+
+
 def variables(**shapes):
     return lambda: [tf1.get_variable(name, shape) for name, shape in shapes.items()]
 
 
 def test_the_same_model_has_no_differences():
-    assert fingerprint.differences(text(variables(a=[2], b=[])), text(variables(a=[2], b=[]))) == []
+    assert differences(text(variables(a=[2], b=[])), text(variables(a=[2], b=[]))) == []
 
 
 def test_more_variables_on_the_other_side_do_no_harm():
-    assert fingerprint.differences(text(variables(a=[2])), text(variables(a=[2], b=[]))) == []
+    assert differences(text(variables(a=[2])), text(variables(a=[2], b=[]))) == []
 
 
 def test_shape_type_and_existence():
@@ -35,26 +39,24 @@ def test_shape_type_and_existence():
         variables(a=[2], c=[1])()
         tf1.get_variable("b", [], tf.float64)
 
-    assert fingerprint.differences(text(mine), text(variables(a=[3], e=[], b=[]))) == [
-        "Variable a is float32 [2] on ps:0 here and float32 [3] on ps:0 there.",
-        "Variable c (float32 [1] on ps:1 here) does not exist there.",
-        "Variable b is float64 [] on ps:0 here and float32 [] on ps:0 there.",
+    assert differences(text(mine), text(variables(a=[3], e=[], b=[]))) == [
+        "Variable a is float32 [2] on ps:0 for worker:1 and float32 [3] on ps:0 for the others.",
+        "Variable c (float32 [1] on ps:1) is worker:1's alone.",
+        "Variable b is float64 [] on ps:0 for worker:1 and float32 [] on ps:0 for the others.",
     ]
 
 
 def test_another_order_is_another_place():
     """The variables would be different ones on different ps, without any error of TensorFlow's."""
-    lines = fingerprint.differences(text(variables(a=[], b=[])), text(variables(b=[], a=[])))
-    assert lines[0] == "Variable a is float32 [] on ps:0 here and float32 [] on ps:1 there."
+    lines = differences(text(variables(a=[], b=[])), text(variables(b=[], a=[])))
+    assert lines[0] == "Variable a is float32 [] on ps:0 for worker:1 and float32 [] on ps:1 for the others."
 
 
 def test_update_rule():
-    lines = fingerprint.differences(
-        text(variables(a=[]), update="sync", replicas_to_aggregate=2), text(variables(a=[]))
-    )
-    assert lines == ["The updates are sync with 2 of 3 gradients here and async there."]
+    lines = differences(text(variables(a=[]), update="sync", replicas_to_aggregate=2), text(variables(a=[])))
+    assert lines == ["The updates are sync with 2 of 3 gradients for worker:1 and async for the others."]
 
 
 def test_many_differences_are_counted():
-    lines = fingerprint.differences(text(variables(**{f"v{i}": [] for i in range(8)})), text(variables(w=[])))
+    lines = differences(text(variables(**{f"v{i}": [] for i in range(8)})), text(variables(w=[])))
     assert len(lines) == 6 and lines[-1] == "3 more variables differ."

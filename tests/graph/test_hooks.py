@@ -27,7 +27,9 @@ def clock():
 def lines(caplog, monkeypatch):
     monkeypatch.setattr(hooks.log, "propagate", True)
     caplog.set_level(logging.INFO, logger="ps_train")
-    return lambda: [record.getMessage() for record in caplog.records]
+    shown = lambda: [record.getMessage() for record in caplog.records]  # noqa: E731
+    shown.clear = caplog.clear
+    return shown
 
 
 @pytest.fixture
@@ -316,6 +318,8 @@ def test_another_job_in_the_same_directory_is_named(saving, tmp_path, lines):
         before, _, session, set_step = saving(save_steps=1)
         set_step(step)
         before.after_create_session(session, None)
+        before.end(session)
+    lines.clear()
     hook, _, session, set_step = saving(save_steps=10)
     hook.after_create_session(session, None)
     for step in (10, 20):
@@ -328,6 +332,30 @@ def test_another_job_in_the_same_directory_is_named(saving, tmp_path, lines):
     hook.save(session, 20)
     (line,) = lines()
     assert line.startswith(f"{tmp_path / 'model.ckpt-99'} is not of this job: another one is saving there.")
+
+
+def test_another_job_that_saves_there_at_the_same_time_is_named_at_once(saving, tmp_path, lines):
+    """Not its own earlier session; and no more once the other has ended."""
+    first, _, session, _ = saving(save_steps=10)
+    first.after_create_session(session, None)
+    first.after_create_session(session, None)
+    assert lines() == []
+    for _ in range(2):
+        second, _, session, _ = saving(save_steps=10)
+        second.after_create_session(session, None)
+        second.after_create_session(session, None)
+        (line,) = lines()
+        assert line.startswith(
+            f"another job is saving in {tmp_path}, too: each overwrites the other's checkpoints."
+        )
+        lines.clear()
+        second.end(session)
+        lines.clear()
+    first.end(session)
+    lines.clear()
+    third, _, session, _ = saving(save_steps=10)
+    third.after_create_session(session, None)
+    assert lines() == []
 
 
 def test_the_last_step_is_saved_once(saving, tmp_path, lines):

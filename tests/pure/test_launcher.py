@@ -536,6 +536,15 @@ def test_last_words(tmp_path, python_on_path):
     report = {"global_step": 7, "train_secs": 1.26}
     assert summary.trained(report) == "Trained to step 7 in 1.3 s, async, on 1 worker."
     assert summary.saved() == "No checkpoint was saved."
+    short = Summary(asked, TrainConfig(train_dir=str(tmp_path), train_steps=9), 1, 1)
+    used_up = {**report, "reason": "global step 7: data used up after 4 local steps"}
+    assert short.trained(used_up) == (
+        "Trained to step 7 of 9 in 1.3 s, async, on 1 worker: the data is used up. With dataset.repeat() input_fn gives it "
+        "again and again."
+    )
+    asked_to = {**report, "reason": "global step 7: a hook asked to stop"}
+    assert short.trained(asked_to).endswith("on 1 worker: a hook asked to stop.")
+    assert "To train on" in short.what_next()
     assert summary.evaluated({"metrics": {"loss": 0.5, "accuracy": 0.98765}}) == (
         "Held-out data: accuracy 0.9877, loss 0.5000"
     )
@@ -546,7 +555,11 @@ def test_last_words(tmp_path, python_on_path):
         f"Checkpoint: {tmp_path}/model.ckpt-7",
         f"To go on from there: python -m ps_train --num_workers=1 --model=m.py --train_dir={tmp_path}",
     ]
-    assert summary.saved(can_go_on=False) == f"Checkpoint: {tmp_path}/model.ckpt-7"
+    assert summary.saved(7, can_go_on=False) == f"Checkpoint: {tmp_path}/model.ckpt-7"
+    assert (
+        summary.saved(8, can_go_on=False) == f"Checkpoint: {tmp_path}/model.ckpt-7 (1 step after it is lost)"
+    )
+    assert "To train on" not in short.what_next(), "the data is used up"
     hosts = "--ps_hosts=PS0:2222 --worker_hosts=WORKER0:2222 --model=m.py --train_dir=TRAIN_DIR"
     assert summary.what_next().splitlines() == [
         f"Checkpoint:  {tmp_path}/model.ckpt-7",

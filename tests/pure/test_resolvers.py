@@ -257,6 +257,10 @@ CHOOSE = "Remove one, or choose with --cluster_resolver=flags or --cluster_resol
             "The flags and TF_CONFIG name two clusters. Job 'worker' has the same addresses in another order: "
             f"w1:1,w0:1 in the flags, w0:1,w1:1 in TF_CONFIG. {CHOOSE}",
         ),
+        (
+            ClusterFlags(ps_hosts="other:1"),
+            f"The flags and TF_CONFIG name two clusters. Job 'ps' differs: other:1 in the flags, p:1 in TF_CONFIG. {CHOOSE}",
+        ),
     ],
 )
 def test_flags_and_tf_config_in_conflict(flags, expected):
