@@ -29,7 +29,8 @@ class StepHook(tf1.train.SessionRunHook):
       monitor: gets the state twice a second.
       guard: ends the loop when it has decided so.
       global_step: the int64 variable.
-      fetches: what else each step fetches: any of "loss" (scalar), "examples" (int), "global_step" (after the step).
+      fetches: what else each step fetches: any of "loss" (scalar), "examples" (int), "global_step" (after the step),
+        "granted" (below zero if the gradient was dropped).
       train_steps: target, or None.
       log_every_secs: between progress lines.
       clock: seconds, for tests.
@@ -97,6 +98,7 @@ class StepHook(tf1.train.SessionRunHook):
         report.local_steps += 1
         self._skipped_in_a_row = 0
         report.examples += int(values.get("examples", 0))
+        report.dropped_gradients += int(values.get("granted", 0)) < 0
         now = self._clock()
         report.train_secs = now - self._started
         if self._post_due.is_due(now):
@@ -139,9 +141,16 @@ class StepHook(tf1.train.SessionRunHook):
 
     def end(self, session):
         """Shows the last figures."""
+        report = self._report
         self._monitor.post(
-            state="ending", step=self._report.global_step, local_steps=self._report.local_steps
+            state="ending", step=report.global_step, local_steps=report.local_steps, **self._dropped()
         )
+        if report.dropped_gradients:
+            log.info(
+                "%d of %s were dropped: the update was made without them",
+                report.dropped_gradients,
+                _count(report.local_steps, "gradient"),
+            )
 
     def look(self, session):
         """Reads the step once more: the chief's last look, when nobody changes it any more."""
@@ -159,6 +168,9 @@ class StepHook(tf1.train.SessionRunHook):
             text = f"data used up after {_count(report.local_steps, 'local step')}"
         return f"global step {report.global_step}: {text}"
 
+    def _dropped(self):
+        return {"dropped": self._report.dropped_gradients} if "granted" in self._fetches else {}
+
     def _is_reached(self, step):
         return self._train_steps is not None and step >= self._train_steps
 
@@ -169,7 +181,7 @@ class StepHook(tf1.train.SessionRunHook):
         global_rate, local_rate = self._rate.update(step, report.local_steps, now)
         self._monitor.post(
             state="training", step=step, local_steps=report.local_steps, loss=report.loss, rate=round(global_rate, 2),
-            local_rate=round(local_rate, 2), examples=report.examples,
+            local_rate=round(local_rate, 2), examples=report.examples, **self._dropped(),
         )  # fmt: skip
         if self._log_due.is_due(now):
             target = f"/{self._train_steps}" if self._train_steps else ""

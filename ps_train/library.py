@@ -272,7 +272,12 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         )
     runtime.guard.release = worker.make_release(runtime, optimizers)
     step_hook = StepHook(
-        runtime.report, runtime.monitor, runtime.guard, global_step, train_steps=_target(user_hooks)
+        runtime.report,
+        runtime.monitor,
+        runtime.guard,
+        global_step,
+        worker.drop_fetches(runtime.context, optimizers),
+        train_steps=_target(user_hooks),
     )
     task_server.note_session()
     return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))

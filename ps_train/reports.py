@@ -28,6 +28,7 @@ class Report:
     global_step: int | None = None
     local_steps: int = 0
     skipped_steps: int = 0
+    dropped_gradients: int = 0
     examples: int = 0
     restored_from: str | None = None
     checkpoint: str | None = None

@@ -272,6 +272,8 @@ def _worker(
         remarks.append(record.get("reason") or state)
     elif record.get("stall"):
         remarks.append(record["stall"])
+    if record.get("dropped"):
+        remarks.append(f"{record['dropped']} of its gradients came too late and were dropped")
     rate, local_rate = record.get("rate"), record.get("local_rate")
     is_at_work = state == "training" and not is_silent
     return TaskStatus(

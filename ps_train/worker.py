@@ -49,6 +49,7 @@ def run(runtime, config, model):
     runtime.graph = ops.graph
     runtime.guard.release = make_release(runtime, ops.sync_optimizers)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
+    fetches |= drop_fetches(context, ops.sync_optimizers)
     step_hook = StepHook(
         report,
         runtime.monitor,
@@ -134,6 +135,12 @@ def _last_word(record):
     if record.get("state") in ("failed", "stopped"):
         return record.get("reason", record["state"])
     return f"last seen at global step {record.get('step')}"
+
+
+def drop_fetches(context, optimizers):
+    """What a step has to fetch for `StepHook` to count dropped gradients; nothing where each update takes all."""
+    takes_all = context.quorum == context.cluster.num_workers
+    return {} if takes_all or not optimizers else {"granted": optimizers[-1].granted}
 
 
 def make_release(runtime, optimizers):

@@ -91,6 +91,9 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None
         self.update_loop: Any = None  # on the chief
+        self.granted: Any = (
+            None  # the stamp of this worker's gradient, or REFUSED if it came too late for its update
+        )
         self.accumulators: Any = None  # list of (accumulator, device)
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
@@ -155,7 +158,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
                 arrived.append(_identity(gradient))
                 accumulators.append((_accumulator_for(self.ledger, gradient, variable), variable.device))
         with tf1.control_dependencies([_barrier(arrived), before]):
-            granted = self.ledger.claim(stamp)
+            granted = self.granted = self.ledger.claim(stamp)
         pushes = []
         for gradient, (accumulator, device) in zip(arrived, accumulators, strict=True):
             with tf1.device(device):

@@ -31,6 +31,21 @@ def test_backup_worker_is_killed(make_job):
     assert checkpoint_of(job.train_dir)["global_step"] == 300
 
 
+def test_late_gradients_of_a_backup_worker_are_counted(make_job):
+    """The slow one mostly comes third of two: it goes on with fresh variables, and that gradient is dropped."""
+    flags = ["--update=sync", "--replicas_to_aggregate=2", "--train_steps=60"]
+    job = make_job(1, 3, flags=flags, params="slow=2:100")
+    job.start_all()
+    job.expect_exits(0)
+    slow = job.tasks[3]
+    assert slow.report["dropped_gradients"] > 0, slow.tail()
+    assert re.search(r"\d+ of \d+ gradients? were dropped: the update was made without them", slow.log), (
+        slow.tail()
+    )
+    given = sum(task.report["local_steps"] - task.report["dropped_gradients"] for task in job.tasks[1:])
+    assert given == 2 * 60
+
+
 def test_chief_is_killed_while_a_slow_worker_computes(make_job):
     """Nearly always it has given its gradient by then; it comes back and updates in lock-step go on, to the same end."""
     job = make_job(
