@@ -107,8 +107,8 @@ def _place(error, graph):
     if op is None:
         return ""
     stems_from = getattr(op, "_original_op", None)  # of a gradient: the op of the model that it belongs to
-    made_at = stems_from and _user_frame(stems_from) or _user_frame(op)
-    return f" in op {name}" + (f" (made at {made_at})" if made_at else "")
+    place = stems_from and made_at(stems_from) or made_at(op)
+    return f" in op {name}" + (f" (made at {place})" if place else "")
 
 
 def _is_input(graph, name):
@@ -118,7 +118,7 @@ def _is_input(graph, name):
         return False
 
 
-def _user_frame(op):
+def made_at(op):
     """FILE:LINE of the innermost frame that is neither Python's, nor installed, nor ps_train's; or None."""
     frames = [frame for frame in op.traceback if not _NOT_USERS.match(frame.filename)]
     return f"{display(frames[-1].filename)}:{frames[-1].lineno}" if frames else None

@@ -18,6 +18,7 @@ from ps_train.inputs import build_input, count_examples
 from ps_train.logs import log
 from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, mentions, worker_seed
 from ps_train.model.spec import describe
+from ps_train.sizes import check_sizes
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 
 
@@ -100,6 +101,7 @@ def build_train(context, config, model):
                 train_op = _build_train_op(spec, context, global_step)
             step_after = _read_step_after(train_op, global_step)
             loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
+        check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         hooks = list(spec.training_hooks or ())
         return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from ps_train import graph, inputs, logs, task_context
+from ps_train import graph, inputs, logs, sizes, task_context
 from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import Params, TrainConfig
@@ -92,6 +92,35 @@ def test_a_mistake_in_the_model(build, model_fn, message):
     with pytest.raises(ModelError) as caught:
         build(model_fn)
     assert str(caught.value) == message
+
+
+def test_a_variable_of_2_gb_is_refused(build):
+    with pytest.raises(ModelError) as raised:
+        build(
+            "w = tf1.get_variable('w', [2**29, 1], initializer=tf1.zeros_initializer()); loss = tf.reduce_mean(features) * w[0, 0]"
+        )
+    assert str(raised.value) == (
+        "Variable w (2.0 GB, made at mine.py:15) is too large: TensorFlow sends no tensor of 2 GB or more. Make it in parts, such as with "
+        "tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner(4))."
+    )
+    build(
+        "w = tf1.get_variable('w', [2**29, 1], initializer=tf1.zeros_initializer(), "
+        "partitioner=tf1.fixed_size_partitioner(4)); loss = tf.reduce_mean(features) * tf.gather(list(w)[0], 0)[0]"
+    )
+
+
+def test_constants_of_2_gb_are_refused(build, monkeypatch):
+    monkeypatch.setattr(sizes, "MAX_BYTES", 3 * 2**20)
+    with pytest.raises(ModelError) as raised:
+        build(
+            "ws = [tf1.get_variable(f'w{i}', initializer=np.ones([512, 512], 'float32')) for i in range(4)]; "
+            "loss = tf.reduce_mean(features) * sum(w[0, 0] for w in ws)"
+        )
+    text = str(raised.value)
+    assert text.startswith(
+        "The graph holds 4 MB of constants, and TensorFlow sends no graph of 2 GB or more. The largest are w0/"
+    )
+    assert "(1 MB, made at mine.py:15)" in text
 
 
 def test_a_train_op_that_sync_does_not_reach(build):

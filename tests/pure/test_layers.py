@@ -19,7 +19,7 @@ LAYERS = (
     "task_context",
     "resolvers paths placement inputs transport updates server process stacks progress local_config command_lines liveness builtin_model",
     "explain stall",
-    "relapse guard hooks checkpoint_hook follower summary failures faults",
+    "relapse guard hooks sizes checkpoint_hook follower summary failures faults",
     "bring_up stall_watch status ending",
     "graph session launcher",
     "worker ps evaluator",
