@@ -45,9 +45,14 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 64 << 20),
+    (
+        "grpc.dns_min_time_between_resolutions_ms",
+        1000,
+    ),  # a name may lead to another host at any time, as a pod's does
 )
 
 CLOSED = "connection closed"
+UNRESOLVED = "the host's name cannot be resolved"
 REFUSED = "connection refused (nothing listens there)"
 NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
 
@@ -269,10 +274,11 @@ def _reason(grpc, error, timeout_secs):
         return f"no answer in {timeout_secs:g} s (host down, port filtered, process stopped, or not a TensorFlow server)"
     for part, reason in (
         ("Connection refused", REFUSED),
-        ("Domain name not found", "the host's name cannot be resolved"),
-        ("DNS resolution failed", "the host's name cannot be resolved"),
-        ("C-ares status", "the host's name cannot be resolved"),
-        ("Name or service not known", "the host's name cannot be resolved"),
+        ("errors resolving", UNRESOLVED),
+        ("Domain name not found", UNRESOLVED),
+        ("DNS resolution failed", UNRESOLVED),
+        ("C-ares status", UNRESOLVED),
+        ("Name or service not known", UNRESOLVED),
         ("HTTP/2", NOT_TENSORFLOW),
         ("http2", NOT_TENSORFLOW),
         ("No route to host", "no route to host"),

@@ -29,15 +29,17 @@ from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, PeerLostError, RefusedError
 from ps_train.inputs import build_input_init
-from ps_train.liveness import BEAT_SECS, awake_clock, wait_until
-from ps_train.logs import log
+from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, wait_until
+from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
-from ps_train.relapse import Relapse
+from ps_train.relapse import Relapse, cause_of
 from ps_train.server import session_config
+from ps_train.wording import as_secs
 
 LOOK_SECS = 3.0
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
 RELAPSE_SECS = 1.0  # before the session is made once more
+NO_SESSION = "no session yet, though every ps answers: %.0f s so far, giving up after %s s; %s"
 
 
 class BoundedSession(tf1.Session):
@@ -118,6 +120,7 @@ class SessionCreator(tf1.train.SessionCreator):
         if self._session is not None:
             self._note_loss()
         deadline = awake_clock() + bound
+        line_due = Throttle(SILENCE_SECS, wait_first=True, now=awake_clock() + 2 - SILENCE_SECS)
         while True:
             since = None if self._is_first else awake_clock()
             runs = self._wait_for_ps(deadline, since)
@@ -129,7 +132,10 @@ class SessionCreator(tf1.train.SessionCreator):
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
-                    raise PeerLostError(f"gave up after {bound:g} s: {restoring.first_line(error)}") from None
+                    raise PeerLostError(f"gave up after {as_secs(bound)} s: {cause_of(error)}") from None
+                if line_due.is_due(awake_clock()):
+                    left = deadline - awake_clock()
+                    log.info(NO_SESSION, bound - left, as_secs(bound), cause_of(error))
                 time.sleep(0.5)
                 continue
             self._is_first, self._session = False, session

@@ -30,6 +30,7 @@ from ps_train.errors import (
     blamed,
 )
 from ps_train.logs import Throttle, log
+from ps_train.wording import as_secs
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
@@ -416,10 +417,13 @@ def wait_until(
         now = clock()
         if now - start > timeout_secs:
             raise PeerLostError(
-                f"gave up after {timeout_secs:g} s of waiting for {describe()}. {advice}".rstrip(". ")
+                f"gave up after {as_secs(timeout_secs)} s of waiting for {describe()}. {advice}".rstrip(". ")
             )
         if throttle.is_due(now):
             log.info(
-                "waiting for %s: %.0f s so far, giving up after %g s", describe(), now - start, timeout_secs
+                "waiting for %s: %.0f s so far, giving up after %s s",
+                describe(),
+                now - start,
+                as_secs(timeout_secs),
             )
         sleep(0.1)

@@ -31,3 +31,12 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     """`Did you mean X? ` with a blank behind it, to go before the next sentence; empty if nothing is near."""
     match = nearest(word, known)
     return f"Did you mean {prefix}{match}? " if match else ""
+
+
+def as_secs(secs: float) -> str:
+    """A bound in seconds, with no more digits than one reads.
+
+    >>> as_secs(0.5), as_secs(37.7957), as_secs(1500.0)
+    ('0.5', '37.8', '1500')
+    """
+    return f"{secs:.0f}" if secs >= 1000 else f"{secs:.3g}"

@@ -14,6 +14,7 @@ its own, so that nothing of this machine's own network is touched.
 import functools
 import itertools
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import pytest
 
 PORT = 2222
+ETC = pathlib.Path("/etc/netns")  # `ip netns exec` mounts what is there over /etc
 _numbers = itertools.count()
 
 
@@ -37,6 +39,11 @@ class Host(NamedTuple):
         """What leads a command line that is to run there, with the same process id."""
         rename = 'hostname "$0"; exec "$@"'
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", rename, self.name]
+
+    def names(self, **addresses):
+        """From now on /etc/hosts of the processes there has these names, besides localhost."""
+        text = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
+        (ETC / self.namespace / "hosts").write_text(text)  # in place: it is mounted
 
     def run(self, *argv):
         """Runs a short command there; its output."""
@@ -110,7 +117,9 @@ class Network:
     def close(self):
         """Deletes the namespaces, and their links with them."""
         while self._made:
-            _ip("netns", "delete", self._made.pop())
+            name = self._made.pop()
+            _ip("netns", "delete", name)
+            shutil.rmtree(ETC / name)
 
     def __enter__(self):
         return self
@@ -124,6 +133,8 @@ class Network:
     def _add(self, namespace):
         _ip("netns", "add", namespace)
         self._made.append(namespace)
+        (ETC / namespace).mkdir(parents=True)
+        shutil.copy("/etc/hosts", ETC / namespace)
 
     def _in_switch(self, *args):
         _ip("-n", self._switch, *args)

@@ -195,6 +195,29 @@ def expect_refusal(refused, own, host):
     )
 
 
+def test_a_ps_behind_a_name_moves_to_another_host(make_job, network):
+    """Nobody can resolve the name at first; then it is that of one host, and after a restart of the ps that of another."""
+    job = make_job(1, 2, flags=ENDLESS, params=SLOW, timeout_secs=LONG_SECS)
+    first, *workers, second = network.hosts
+    spread(job, network)
+    job.ps_hosts = [f"the-ps:{PORT}"]
+    tasks = job.start_all(["worker:0", "worker:1"])
+    for task in tasks:
+        task.wait_for_line(
+            r"waiting for ps:0 at the-ps:2222 \(the host's name cannot be resolved\)", START_SECS
+        )
+    for host in (first, *workers):
+        host.names(**{"the-ps": first.address})
+    ps = job.start("ps:0")
+    for task in tasks:
+        task.wait_for_line(STEP, START_SECS)
+    ps.kill()
+    for host in (second, *workers):
+        host.names(**{"the-ps": second.address})
+    start_on(second, job, "ps:0")
+    wait_for_steps(tasks, LONG_SECS)  # gRPC looks a name up every 30 s at most, within TensorFlow
+
+
 @pytest.mark.parametrize("name", ["worker:0", "worker:1"])
 def test_the_same_task_on_two_hosts_at_once(make_job, network, name):
     """The one goes on that is where the cluster has it, whichever was first."""
