@@ -1,10 +1,13 @@
 """The command line up to the point where TensorFlow would be imported."""
 
 import dataclasses
+import os
 import pathlib
 
 import pytest
 from absl import flags as absl_flags
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ps_train import __main__ as program
 from ps_train import __version__, flags
@@ -14,6 +17,7 @@ from ps_train.config import Params, TrainConfig
 from ps_train.errors import PeerLostError, UsageError
 from ps_train.resolvers import ClusterFlags, Resolved
 
+FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
 ROOT = pathlib.Path(__file__).parents[2]
 NOT_SETTINGS = {"num_ps", "num_workers", "cluster_resolver", "sync_replicas"}
 OF_THE_PROGRAM = {"flagfile", "undefok", "help", "version"}
@@ -286,3 +290,26 @@ def test_an_error_is_its_message_and_its_status(capsys, monkeypatch):
     assert capsys.readouterr().err == "ps_train: Lost ps:0.\nps_train: Restart.\n"
     assert program.main(["--debug"]) == 138
     assert "Traceback" in capsys.readouterr().err
+
+
+NAMES = sorted(set(flags.make_flags()) - {"flagfile"})  # it would read files of this machine
+VALUES = st.text(max_size=20) | st.sampled_from(
+    ["", "0", "1", "-1", "1e400", "nan", "inf", "true", "ps", "worker", "chief", "evaluator", "sync", "async", "a:1", "a:1,b:2",
+     "[::1]:1", "::1:2", "localhost:1,127.0.0.1:1", "a=1,b=", "٣", "1_000", "ps:0@3", "worker:1@2:3s", "tf_config", "mine.py"]
+)  # fmt: skip
+WORDS = st.one_of(
+    st.builds("--{}={}".format, st.sampled_from(NAMES), VALUES),
+    st.builds("--{}".format, st.sampled_from(NAMES) | st.text(max_size=12)),
+    st.builds("--no{}".format, st.sampled_from(NAMES)),
+    st.sampled_from(sorted(COMMANDS)) | st.text(max_size=12),
+)
+
+
+@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
+@given(st.lists(WORDS, max_size=7))
+def test_fuzz_command_line(words):
+    """A plan, or a mistake in words: no other exception."""
+    try:
+        plan(*words)
+    except (UsageError, PeerLostError) as error:
+        assert str(error).strip()

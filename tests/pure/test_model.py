@@ -1,17 +1,21 @@
 """The user's model: finding, importing, checking and calling it, and what each mistake says."""
 
 import functools
+import os
 import re
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ps_train import model as model_lib
 from ps_train.errors import ModelError, UsageError
 from ps_train.model import InputContext, Model, ModelSpec
 
+FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
 GOOD = """
 def input_fn(context):
     return context
@@ -486,3 +490,28 @@ def test_what_the_models_files_mention(tmp_path, monkeypatch):
     asked = ("limit", "rate", "near_by", "elsewhere", "unquoted", "lim.t", "limi", "__main__")
     assert [word for word in asked if model_lib.mentions(mine, word)] == ["limit", "rate", "near_by"]
     del sys.modules["mine_data"]
+
+
+TOKENS = ["(", ")", ":", "\n", "    ", "def ", "return ", "raise ", "import ", "lambda ", "*", ",", "=", "@", "#", '"', "\x00", "\x0c",
+          "é", "\ufeff", "1", "_", "async ", "class ", "model_fn", "input_fn", "features", "%", "\\"]  # fmt: skip
+EDITS = st.tuples(
+    st.integers(0, len(GOOD)), st.integers(0, 20), st.sampled_from(TOKENS) | st.text(max_size=4)
+)
+
+
+@settings(
+    max_examples=FUZZ_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(EDITS, min_size=1, max_size=3))
+def test_fuzz_model_file(write, edits):
+    """A model, or a mistake in words: no other exception."""
+    text = GOOD
+    for place, length, inserted in edits:
+        text = text[:place] + inserted + text[place + length :]
+    path = write("")
+    with open(path, "wb") as file:
+        file.write(text.encode(errors="surrogatepass"))
+    try:
+        model_lib.load_model(path)
+    except ModelError as error:
+        assert str(error).strip()
