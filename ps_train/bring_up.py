@@ -177,12 +177,10 @@ class SessionCreator(tf1.train.SessionCreator):
         cluster = runtime.context.cluster
 
         def all_up():
-            for link in runtime.monitor.links:
-                if link.refusal is not None:
-                    raise link.refusal
+            if runtime.monitor.refusal is not None:
+                raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
-            is_admitted = all(link.is_admitted for link in runtime.monitor.links)
-            return runs if is_admitted and len(runs) == cluster.num_ps else None
+            return runs if runtime.monitor.is_admitted and len(runs) == cluster.num_ps else None
 
         def describe():
             return ", ".join(

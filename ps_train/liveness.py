@@ -18,24 +18,14 @@ import time
 import uuid
 
 from ps_train import __version__
+from ps_train.admission import Admission
 from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
-from ps_train.cluster import ENDED, Cluster
-from ps_train.errors import (
-    EXIT_PERMANENT,
-    EXIT_RETRYABLE,
-    PeerLostError,
-    PsTrainError,
-    RefusedError,
-    blame,
-    blamed,
-)
+from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, blame, blamed
 from ps_train.logs import Throttle, log
 from ps_train.wording import as_secs
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
-RIVAL_SECS = 1.5  # in which the record of a living task changes, its process not being stopped
-MIN_CLASHES = 2
 PROTOCOL = 1  # changes with what the records and the rounds' state mean
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
@@ -78,8 +68,7 @@ class Link:
 
     Attributes:
       reason: why the last call failed, in words; "" after one that was answered.
-      refusal: RefusedError of a ps where this task does not belong, or None.
-      is_admitted: whether this task may write there.
+      admission: whether this task may write there.
     """
 
     def __init__(self, board, clock=awake_clock):
@@ -90,65 +79,7 @@ class Link:
         self._started = clock()
         self._last_ok = None
         self._records, self._seen = {}, {}
-        self._first_seen: dict[str, tuple] = {}  # own key -> (run, beat, when) of another process's record
-        self._num_clashes = 0
-        self.refusal: RefusedError | None = None
-        self.is_admitted = False
-
-    def seek_admission(self, own, cluster, timeout_secs=CALL_SECS, first=None):
-        """Reads the board without writing: whether this task belongs there. Sets `is_admitted` or `refusal`.
-
-        It does if the ps was given the same cluster, and if no living process writes under this task's name already: such
-        a record changes with every beat. (One that is not at the task's address, as this one is, gives way: `note_clash`.)
-        The latter is decided on the board of the first ps only, or two processes that
-        come at the same time could find one another, each on another board, and both go.
-
-        Args:
-          own: this task's record.
-          cluster: its Cluster.
-          timeout_secs: bound of the call.
-          first: the link to the first ps, if that is not this one.
-        """
-        if not self.exchange([], timeout_secs):
-            return
-        records, _ = self.read()
-        ps = records.get(str(self.task))
-        if not ps or "cluster" not in ps:
-            return  # it has not introduced itself yet
-        self.refusal = _other_cluster(cluster, ps, self) or _other_protocol(own, ps, self)
-        if self.refusal is not None:
-            return
-        if first is not None:
-            self.is_admitted = first.is_admitted
-            return
-        other = records.get(own["key"], {})
-        is_no_rival = other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED
-        if is_no_rival or _is_at_address(own) > _is_at_address(other):
-            self.is_admitted = True
-            return
-        run, beat, since = self._first_seen.setdefault(
-            own["key"], (other["run"], other["beat"], self._clock())
-        )
-        if (run, beat) != (other["run"], other["beat"]):
-            self.refusal = _second_copy(other)
-        elif self._clock() - since > RIVAL_SECS:
-            self.is_admitted = True
-
-    def note_clash(self, own):
-        """Takes in what the last `exchange` wrote over: the record of another process under this task's name, or not.
-
-        Both notice, and one gives way: the one that is not where the cluster has the task, as the ps tasks cannot reach it;
-        of two that are, or of two that are not, the one that was started first.
-        """
-        other = self.board.replaced.get(own["key"], {})
-        if other.get("run", own["run"]) == own["run"] or other.get("state") in ENDED:
-            return
-        last = self._first_seen.get(own["key"])
-        self._first_seen[own["key"]] = (other["run"], other["beat"], self._clock())
-        if last is not None and last[0] == other["run"] and last[1] != other["beat"]:
-            self._num_clashes += 1
-        if self._num_clashes >= MIN_CLASHES and _rank(own) < _rank(other):
-            self.refusal = _second_copy(other)
+        self.admission = Admission(board.task, board.address, clock)
 
     def exchange(self, records, timeout_secs=CALL_SECS):
         """One call; notes the outcome. True if the board answered."""
@@ -185,41 +116,6 @@ class Link:
         now = self._clock()
         with self._lock:
             return dict(self._records), {key: now - seen for key, (_, seen) in self._seen.items()}
-
-
-def _other_cluster(cluster, ps, link):
-    lines = cluster.differences(Cluster.from_dict(ps["cluster"]))
-    if not lines:
-        return None
-    text = f"This task and {link.task} at {link.address} were given different clusters. Start all tasks with the same lists."
-    return RefusedError("\n".join([text, *lines]), is_stranger=True)
-
-
-def _other_protocol(own, ps, link):
-    if own["protocol"] == ps.get("protocol"):
-        return None
-    return RefusedError(
-        f"{link.task} at {link.address} runs ps_train {ps.get('version')}, this task {own['version']}, and they do not "
-        "understand one another. Install the same version on all hosts.",
-        is_stranger=True,
-    )
-
-
-def _is_at_address(record):
-    return record.get("is_at_address", True)
-
-
-def _rank(record):
-    return _is_at_address(record), record["started"], record["run"]
-
-
-def _second_copy(other):
-    return RefusedError(
-        f"Another process is running as {other['key']}: process {other['pid']} on {other['host']}. End one of the two, or "
-        "give each its own --task_index.",
-        EXIT_RETRYABLE,
-        is_stranger=True,
-    )
 
 
 class View:
@@ -359,24 +255,35 @@ class Monitor:
     def _exchange(self, link, timeout_secs=CALL_SECS):
         with link.calling:  # one call at a time, or an older record could overwrite a newer one
             records = self._records()
-            if self._cluster is not None and not link.is_admitted:
-                first = self.links[0]
-                link.seek_admission(
-                    records[0], self._cluster, timeout_secs, first=None if link is first else first
-                )
-                if not link.is_admitted:
-                    return False
-                for wake in self._wake[1:] if link is first else []:
-                    wake.set()  # they have waited for this
-            if link.refusal is not None or not link.exchange(records, timeout_secs):
+            if not self._is_admitted(link, records[0], timeout_secs):
                 return False
-            link.note_clash(records[0])
+            if link.admission.refusal is not None or not link.exchange(records, timeout_secs):
+                return False
+            link.admission.note_replaced(records[0], link.board.replaced)
             return True
+
+    def _is_admitted(self, link, own, timeout_secs):
+        if self._cluster is None or link.admission.is_granted:
+            return True
+        if not link.exchange([], timeout_secs):
+            return False
+        first = self.links[0]
+        link.admission.judge(own, self._cluster, link.read()[0], None if link is first else first.admission)
+        if link is first and link.admission.is_granted:
+            for wake in self._wake[1:]:
+                wake.set()  # they have waited for this
+        return link.admission.is_granted
+
+    @property
+    def is_admitted(self):
+        """Whether every board takes this task."""
+        return all(link.admission.is_granted for link in self.links)
 
     @property
     def refusal(self):
         """Why this task does not belong to the job, as a RefusedError, or None."""
-        return next((link.refusal for link in self.links if link.refusal is not None), None)
+        refusals = (link.admission.refusal for link in self.links)
+        return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _run(self, link, wake):
         while not self._stopping.is_set():

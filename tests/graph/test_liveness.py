@@ -162,131 +162,14 @@ def test_ps_runs_leaves_out_who_is_not_up():
     assert monitor.link(TaskId("ps", 1)).reason == "refused"
 
 
-# Who belongs here.
-
-CLUSTER = Cluster.from_hosts(ps="p0:1", worker="w0:1,w1:1")
+# Before it is admitted.
 
 
-def own_record(**fields):
-    return {
-        "key": "worker:1",
-        "run": "mine",
-        "beat": 1,
-        "started": 50.0,
-        "version": "1",
-        "protocol": 1,
-        **fields,
-    }
-
-
-def ps_record(cluster=CLUSTER, **fields):
-    return beat("ps:0", 1, run="p", cluster=cluster.as_dict(), protocol=1, **fields)
-
-
-def other_record(number, **fields):
-    return beat("worker:1", number, run="other", pid=77, host="h2", started=60.0, state="training", **fields)
-
-
-def seek(*boards, pause=1.0):
-    """A link after it has read each of the boards in turn."""
-    clock = Clock()
-    link = Link(ScriptedBoard(*boards), clock)
-    for _ in boards:
-        link.seek_admission(own_record(), CLUSTER)
-        clock.now += pause
-    assert all(records == [] for records in link.board.written), "it writes nothing before it is admitted"
-    return link
-
-
-def test_a_task_is_admitted_where_nobody_has_its_name():
-    link = seek([ps_record()])
-    assert link.is_admitted and link.refusal is None
-    assert not seek([]).is_admitted, "a ps that has not introduced itself"
-    assert not seek("refused").is_admitted
-
-
-def test_a_task_of_another_cluster_is_refused():
-    other = Cluster.from_hosts(ps="p0:1", worker="w0:1,w2:1")
-    link = seek([ps_record(other)])
-    assert not link.is_admitted and link.refusal.is_stranger and link.refusal.exit_status == 1
-    assert "worker' differs: w0:1,w1:1 here, w0:1,w2:1 there" in str(link.refusal)
-
-
-def test_a_ps_of_another_version_that_speaks_otherwise_is_refused():
-    link = seek([{**ps_record(version="9.9"), "protocol": 2}])
-    assert not link.is_admitted
-    assert "ps:0 at p0:1 runs ps_train 9.9, this task 1, and they do not" in str(link.refusal)
-
-
-def test_a_living_task_of_the_same_name_is_left_alone():
-    link = seek([ps_record(), other_record(5)], [ps_record(), other_record(6)])
-    assert not link.is_admitted
-    assert str(link.refusal).startswith(
-        "Another process is running as worker:1: process 77 on h2. End one of the two"
-    )
-    assert link.refusal.exit_status == 138 and link.refusal.is_stranger
-
-
-def test_a_dead_task_s_name_is_taken_over():
-    dead = [ps_record(), other_record(5)]
-    assert not seek(dead, dead).is_admitted, "it may be between two beats"
-    assert seek(dead, dead, dead).is_admitted
-    ended = [ps_record(), {**other_record(5), "state": "failed"}]
-    assert seek(ended).is_admitted
-
-
-@pytest.mark.parametrize(("started", "gives_way"), [(59.0, True), (61.0, False)])
-def test_of_two_that_write_under_one_name_the_earlier_gives_way(started, gives_way):
-    """As when both were started at the same moment, or one was frozen and its place taken."""
-    board = ScriptedBoard()
-    link = Link(board, Clock())
-    for number in range(4):
-        board.replaced = {"worker:1": other_record(number)}
-        link.note_clash(own_record(started=started))
-    assert (link.refusal is not None) == gives_way
-
-
-@pytest.mark.parametrize(("own", "other", "gives_way"), [(False, True, True), (True, False, False)])
-def test_the_one_that_is_not_at_the_address_gives_way(own, other, gives_way):
-    """The ps tasks cannot reach it, whoever was first."""
-    board = ScriptedBoard()
-    link = Link(board, Clock())
-    started = 61.0 if gives_way else 59.0
-    for number in range(4):
-        board.replaced = {"worker:1": other_record(number, is_at_address=other)}
-        link.note_clash(own_record(started=started, is_at_address=own))
-    assert (link.refusal is not None) == gives_way
-
-
-def test_the_one_that_is_at_the_address_is_admitted_beside_one_that_is_not():
-    link = Link(ScriptedBoard([ps_record(), other_record(5, is_at_address=False)]), Clock())
-    link.seek_admission(own_record(is_at_address=True), CLUSTER)
-    assert link.is_admitted
-
-
-@pytest.mark.parametrize("is_first_admitted", [True, False])
-def test_who_is_admitted_is_decided_on_the_first_board(is_first_admitted):
-    """Of two that come at once, each may be the first on another board: both would go."""
-    first, clock = Link(ScriptedBoard(), Clock()), Clock()
-    first.is_admitted = is_first_admitted
-    link = Link(ScriptedBoard(*[[ps_record(), other_record(number)] for number in range(3)]), clock)
-    for _ in range(3):
-        link.seek_admission(own_record(), CLUSTER, first=first)
-        clock.now += 1.0
-    assert link.is_admitted == is_first_admitted and link.refusal is None
-
-
-def test_what_a_dead_predecessor_left_is_no_clash():
-    board = ScriptedBoard()
-    link = Link(board, Clock())
-    for replaced in (
-        {},
-        {"worker:1": other_record(3)},
-        *[{"worker:1": own_record(beat=n)} for n in range(5)],
-    ):
-        board.replaced = replaced
-        link.note_clash(own_record())
-    assert link.refusal is None
-
-
-# The guard.
+def test_a_task_writes_nothing_before_it_is_admitted():
+    cluster = Cluster.from_hosts(ps="p0:1", worker="w0:1,w1:1")
+    introduced = [beat("ps:0", 1, run="p", cluster=cluster.as_dict(), protocol=liveness.PROTOCOL)]
+    board = ScriptedBoard("refused", [], introduced, introduced)
+    monitor = Monitor(TaskId("worker", 1), [board], admitted_to=cluster)
+    answers = [monitor._exchange(monitor.links[0]) for _ in range(3)]
+    assert answers == [False, False, True] and monitor.is_admitted
+    assert board.written[:3] == [[]] * 3 and board.written[3][0]["key"] == "worker:1"

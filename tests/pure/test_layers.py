@@ -16,7 +16,7 @@ LAYERS = (
     "compat addresses packages messages",
     "cluster logs",
     "config model net isolation board lost reports datasets checkpoints restoring fingerprint",
-    "task_context",
+    "task_context admission",
     "resolvers paths placement inputs transport updates server process stacks progress local_config command_lines liveness builtin_model",
     "explain stall",
     "relapse guard hooks sizes checkpoint_hook follower summary failures faults",
