@@ -37,6 +37,7 @@ from ps_train.messages import (
 
 CONTAINER = "pstrain"
 CLOSE_SECS = 1.0
+PROBE_SECS = 0.3
 MAX_TIMEOUTS = 2  # in a row, after which a connection is given up
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
@@ -78,7 +79,7 @@ class ControlSession:
 
         self._grpc, self._address = grpc, address
         self._channel = self._connect()
-        self._num_timeouts = 0
+        self._num_timeouts = self._num_refused = 0
         self._device = f"/job:{task.job}/task:{task.index}/device:CPU:0"
         self._nodes = nodes
         self._handle = None
@@ -108,10 +109,11 @@ class ControlSession:
                 self._handle = None
             self._note_timeout(error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED)
             reason = _reason(self._grpc, error, timeout_secs)
-            if reason == REFUSED and _listens(self._address):
+            self._num_refused = self._num_refused + 1 if reason == REFUSED else 0
+            if self._num_refused > 1 and _listens(self._address):  # not one that has just come up
                 reason = NOT_TENSORFLOW
             raise BoardError(reason) from None
-        self._num_timeouts = 0
+        self._num_timeouts = self._num_refused = 0
         found = {tensor.name: tensor for tensor in response.tensor}  # in an order of the server's own
         return [read_tensor(found[name]) for name in fetches]
 
@@ -262,7 +264,7 @@ def _listens(address):
     host, port = split_address(address)
     if is_ip(host):
         return False
-    with contextlib.suppress(OSError), socket.create_connection((host, port), CLOSE_SECS):
+    with contextlib.suppress(OSError), socket.create_connection((host, port), PROBE_SECS):
         return True
     return False
 

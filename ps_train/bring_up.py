@@ -39,7 +39,7 @@ from ps_train.wording import as_secs
 LOOK_SECS = 3.0
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
 RELAPSE_SECS = 1.0  # before the session is made once more
-NO_SESSION = "no session yet, though every ps answers: %.0f s so far, giving up after %s s; %s"
+NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %s s; %s"
 
 
 class BoundedSession(tf1.Session):
@@ -160,15 +160,39 @@ class SessionCreator(tf1.train.SessionCreator):
         session = self.make_raw_session()
         try:
             if self._runtime.context.is_chief:
-                self._bring_up(session, runs)
+                with self._telling("the model to be restored or initialized"):
+                    self._bring_up(session, runs)
             else:
                 self._wait_for_model(runs, deadline)
-            session.run(self._local_init_op)
-            session.run(self._input_init_op)
+            with self._telling("tables and the input to be initialized"):
+                session.run(self._local_init_op)
+                session.run(self._input_init_op)
         except BaseException:
             session.close()
             raise
         return session
+
+    @contextlib.contextmanager
+    def _telling(self, what):
+        """Within it, a line says every ten seconds what is waited for; a session's calls are silent."""
+        started, done = awake_clock(), threading.Event()
+
+        def tell():
+            while not done.wait(SILENCE_SECS):
+                down = [
+                    f"{link.task} at {link.address} ({link.reason})"
+                    for link in self._runtime.monitor.links
+                    if link.reason
+                ]
+                log.info(
+                    "waiting for %s: %.0f s so far%s", what, awake_clock() - started, "; ".join(["", *down])
+                )
+
+        threading.Thread(target=tell, daemon=True, name="ps_train-bring-up").start()
+        try:
+            yield
+        finally:
+            done.set()
 
     # The ps tasks.
 
@@ -194,7 +218,7 @@ class SessionCreator(tf1.train.SessionCreator):
         )
 
     def _advice(self):
-        flag = "startup_timeout_secs" if self._is_first else "peer_timeout_secs"
+        flag = "startup_timeout_secs" if self._session is None else "peer_timeout_secs"
         return f"Start it, check its address and the network between, or give it longer by {flag}."
 
     # The chief.

@@ -19,6 +19,10 @@ except ImportError:  # Windows
 
 RETRY_SECS = 10.0
 END_RETRY_SECS = 2.0
+TORN_SECS = 1.0
+_claims: dict[
+    str, int
+] = {}  # directory -> descriptor that holds the lock; a process may have several sessions
 SAVE_OPS = ("SaveV2", "MergeV2Checkpoints")
 SAVE_ERRORS = (tf.errors.OpError, OSError, ValueError)  # ValueError: Saver's, if the directory is gone
 
@@ -65,7 +69,6 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._optimizers, self._before_save, self._end_secs = optimizers, before_save, end_secs
         self._saved_step = self._saved_at = None
-        self._claim: int | None = None  # descriptor of the directory
 
     def begin(self):
         """Adds a reader of the global step."""
@@ -138,9 +141,26 @@ class CheckpointHook(tf1.train.SessionRunHook):
             raise error
         return cause(error) if isinstance(error, tf.errors.OpError) else str(error)
 
-    def rescue(self, make_session):
-        """Saves from another thread, in a session of its own, while the main thread is stuck in a step."""
+    def rescue(self, make_session, is_whole):
+        """Saves from another thread, in a session of its own, while the main thread is stuck in a step.
+
+        Args:
+          make_session: makes the session.
+          is_whole: whether the model is on the ps tasks, and not on its way there.
+
+        Raises:
+          RuntimeError: it is not, or its last update was cut off halfway.
+        """
+        if self._saved_at is None or not is_whole():
+            raise RuntimeError("it is just being brought up")
         with make_session() as session:
+            deadline = time.monotonic() + TORN_SECS
+            while any(
+                optimizer.is_torn(session) for optimizer in self._optimizers
+            ):  # or an update is going on
+                if time.monotonic() > deadline:
+                    raise RuntimeError("its last update was cut off halfway")
+                time.sleep(0.05)
             step = int(session.run(self._read_step))
             if step != self._saved_step:
                 self.save(session, step)
@@ -167,12 +187,13 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._known.add(path)
 
     def _claim_directory(self):
-        """Locks the directory for as long as this process lives; warns if another one of this host has done so."""
-        if self._claim is not None or fcntl is None:
+        """Locks the directory until the end; warns if another process of this host has done so."""
+        path = os.path.realpath(self._train_dir)
+        if path in _claims or fcntl is None:
             return
         try:
-            self._claim = os.open(self._train_dir, os.O_RDONLY)
-            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _claims[path] = os.open(path, os.O_RDONLY)
+            fcntl.flock(_claims[path], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.warning(
                 "another job is saving in %s, too: each overwrites the other's checkpoints. Give each job a train_dir of its own",
@@ -197,9 +218,9 @@ class CheckpointHook(tf1.train.SessionRunHook):
             self._save_or_fail(session, step, self._end_secs())
         self._report.global_step = self._saved_step
         log.info("saved %s", self._report.checkpoint)
-        if self._claim is not None:
-            os.close(self._claim)
-            self._claim = None
+        claim = _claims.pop(os.path.realpath(self._train_dir), None)
+        if claim is not None:
+            os.close(claim)
 
     def is_due(self, step):
         """Whether a period is over at this step."""

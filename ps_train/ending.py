@@ -30,8 +30,8 @@ class StopNoticeHook(tf1.train.SessionRunHook):
     """Sees that a hook of the user's has asked to stop, and has that end what it has to.
 
     On the chief that is the job: the boards are told, and the other tasks end after their step, in sync though it may wait
-    for a gradient of the chief's, which does not come. The chief stays in the quorum, so that there is no update without
-    it. On another task it is that task alone, which leaves as if its data were used up.
+    for a gradient of the chief's, which does not come. The chief stays in the quorum, so that there is no update
+    without it, unless backup workers stand in. On another task it is that task alone, which leaves as if its data were used up.
 
     Args:
       runtime: session.TaskRuntime.
@@ -61,7 +61,10 @@ class StopNoticeHook(tf1.train.SessionRunHook):
             self._runtime.monitor.publish(STOP, run=self._runtime.monitor.run_id, step=step)
 
     def look(self):
-        """Whether the chief has told of one; called by the guard's thread, again and again until this task has ended."""
+        """Whether the chief has told of one; called by the guard's thread, again and again until this task has ended.
+
+        Each call puts a REFUSED token into this task's own queue, so that no wait for one outlasts the next look.
+        """
         runtime = self._runtime
         chief, view = str(runtime.context.cluster.chief_task), runtime.monitor.view()
         told = view.record(STOP)
@@ -173,6 +176,8 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
 
     def run(self, step_context):
         """The wait as a step function, so that a ps that is lost meanwhile is answered with a new session.
+
+        The command line waits here; a script's session waits in `end`, where there is no way back to training.
 
         `is_over` says afterwards whether that was it; after a new session there is training to do.
         """

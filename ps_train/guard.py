@@ -80,6 +80,12 @@ class Guard:
         number = self.stop_signal or signal.SIGTERM
         return StoppedError(f"stopped by {signal.Signals(number).name}", 128 + number)
 
+    def fail(self, error):
+        """Ends the task with this PsTrainError, unless something else was decided before; from any thread."""
+        if self.failure is None and not self._done.is_set():
+            self.failure = error
+            self._decide()
+
     def extend(self, secs):
         """Grants the main thread `secs` from now on if it is to end, as while the chief saves."""
         if self._decided_at is not None:
@@ -107,7 +113,7 @@ class Guard:
                 self._ask_judge()
                 self._ask_look()
             if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
-                if self.failure is None:
+                if self.failure is None or getattr(self.failure, "is_model_safe", False):
                     self._rescue()
                 self._leave("and the main thread did not end in time")
 
@@ -134,9 +140,8 @@ class Guard:
             failure = self._judge()
         except Exception as error:  # thread boundary: a fault of ours must not leave the task unguarded
             failure = PsTrainError(f"internal error in the guard: {error!r}")
-        if failure is not None and not self._done.is_set():
-            self.failure = failure
-            self._decide()
+        if failure is not None:
+            self.fail(failure)
 
     def _ask_look(self):
         if self.should_stop:
@@ -145,7 +150,7 @@ class Guard:
             try:
                 look()
             except Exception as error:  # thread boundary
-                self.looks.remove(look)
+                self.looks = [other for other in self.looks if other is not look]
                 log.error("internal error in the watch over the steps, which ends: %r", error)
 
     def _decide(self):

@@ -51,6 +51,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._started = None
         self.is_reached = self.is_last = False
         self._asked = ""
+        self._has_ended = False
         self.step = 0
         self.session = None  # the newest raw session
 
@@ -145,12 +146,13 @@ class StepHook(tf1.train.SessionRunHook):
         self._monitor.post(
             state="ending", step=report.global_step, local_steps=report.local_steps, **self._dropped()
         )
-        if report.dropped_gradients:
+        if report.dropped_gradients and not self._has_ended:
             log.info(
                 "%d of %s were dropped: the update was made without them",
                 report.dropped_gradients,
                 _count(report.local_steps, "gradient"),
             )
+        self._has_ended = True
 
     def look(self, session):
         """Reads the step once more: the chief's last look, when nobody changes it any more."""
@@ -233,6 +235,7 @@ class StepRunner:
         self._count = 0
         self.checkpoint_hook: Any = None
         self.wait_hook: Any = None
+        self.update_loops: list[Any] = []
 
     def loop(self, session):
         """Steps until the target, the end of the data or a stop; then, on the chief, the wait for the others.
@@ -268,7 +271,9 @@ class StepRunner:
                     raise
                 self._step_hook.skip(error)
             except STALE as error:
-                if self._count == 0:
+                if (
+                    self._count == 0
+                ):  # in its first step it may be the user's: a variable that nothing initializes
                     raise
                 raise as_preemption(error, self._is_ps_lost) from error
             self._count += 1
@@ -277,6 +282,8 @@ class StepRunner:
         if self._wants_hooks():
             step_context.run_with_hooks(self._step)
         else:
+            for update_loop in self.update_loops:
+                update_loop.check()
             self._step_hook.follow(self._call()[1])
             if self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step):
                 self.checkpoint_hook.save_if_due(self._session)

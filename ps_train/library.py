@@ -24,7 +24,7 @@ import threading
 
 from ps_train import logs, ps, session, task_context, worker
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
-from ps_train.compat import tf1
+from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
 from ps_train.guard import GRACE_SECS
@@ -150,6 +150,18 @@ def _say(error):
     level("%s (status %d)", error, error.exit_status)
 
 
+def _as_peer_lost(error):
+    """The PeerLostError behind an error of a session's that comes of a lost ps; else `error` itself."""
+    if not isinstance(error, tf.errors.OpError):
+        return error
+    for task_server in _servers.values():
+        if task_server.has_session and worker.is_ps_lost(task_server.runtime, error):
+            explained = worker.explain(task_server.runtime, error)
+            explained.__cause__ = error
+            return explained
+    return error
+
+
 @functools.cache
 def _end_with_status_of_errors():
     """From here on an uncaught PsTrainError ends the process with its line and status; others show their traceback."""
@@ -160,6 +172,7 @@ def _end_with_status_of_errors():
             error = UsageError(
                 f"ps_train.SyncReplicasOptimizer needs a session that brings up its rounds. {_USE_OURS}"
             )
+        error = _as_peer_lost(error)
         status = getattr(error, "exit_status", EXIT_PERMANENT)
         is_ours = isinstance(error, PsTrainError)
         _say(error) if is_ours else previous(kind, error, trace)
@@ -272,12 +285,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         )
     runtime.guard.release = worker.make_release(runtime, optimizers)
     step_hook = StepHook(
-        runtime.report,
-        runtime.monitor,
-        runtime.guard,
-        global_step,
-        worker.drop_fetches(runtime.context, optimizers),
-        train_steps=_target(user_hooks),
+        runtime.report, runtime.monitor, runtime.guard, global_step, train_steps=_target(user_hooks)
     )
     task_server.note_session()
     return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))

@@ -7,8 +7,8 @@
 
     wait_until(lambda: monitor.links[0].is_up, lambda: "ps:0 at a:2222", timeout_secs=60, guard=guard)
 
-Ages are measured by the observer's clock from the moment at which it saw a record change; clocks of different hosts are
-never compared.
+Ages are measured by the observer's clock from the moment at which it saw a record change, never by comparing the clocks of
+different hosts.
 """
 
 import os

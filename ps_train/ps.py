@@ -122,7 +122,7 @@ class Verdict:
         alive = [name for name in active if view.age(name) < 2 * SILENCE_SECS]
         if alive or job.get("is_over"):  # then the bound of `active` is the only one
             self._last_seen = now
-            self.waits_for = ""
+            self.waits_for = f"{', '.join(active)} to end, {bound:g} s at most" if is_ending else ""
             return ""
         self._wait(now)
         return ""

@@ -35,7 +35,6 @@ class Report:
     loss: float | None = None
     metrics: dict | None = None
     started: float = field(default_factory=time.time)
-    train_started: float | None = None
     train_secs: float = 0.0
 
     def note_finished(self, checkpoint, train_steps, global_step):
@@ -47,7 +46,6 @@ class Report:
         """The file's content; NaN and Inf, which JSON does not have, are None."""
         values = asdict(self)
         task = values.pop("task")
-        values.pop("train_started")
         outcome = "done" if exit_status == EXIT_DONE else "failed"
         if exit_status in (EXIT_SIGINT, EXIT_SIGTERM):
             outcome = "stopped"

@@ -125,10 +125,11 @@ def _run_worker(runtime, config):
             isinstance(error, PeerLostError) and finished
         ):  # this process stood still while the job came to its end
             runtime.report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
-            return
-        state = "stopped" if isinstance(error, StoppedError) else "failed"
-        worker.leave(runtime, state, error.exit_status, str(error), error)
-        raise
+            runtime.report.checkpoint = finished
+        else:
+            state = "stopped" if isinstance(error, StoppedError) else "failed"
+            worker.leave(runtime, state, error.exit_status, str(error), error)
+            raise
     except Exception as error:
         explained = worker.explain(runtime, error)
         worker.leave(runtime, "failed", explained.exit_status, str(explained), explained)

@@ -1,9 +1,11 @@
 """Makes a task's session: TensorFlow's MonitoredSession, brought up by `bring_up`, with the hooks in the order of the end.
 
-runtime = TaskRuntime(...)                 # what outlives any one session; see `startup`
-with session.make(runtime, step_hook, Saving("runs/1", save_steps=100)) as sess:
-while not sess.should_stop():
-sess.run(train_op)
+    runtime = TaskRuntime(...)                 # what outlives any one session; see `startup`
+    with session.make(runtime, step_hook, Saving("runs/1", save_steps=100)) as sess:
+        while not sess.should_stop():
+            sess.run(train_op)
+
+The hooks are listed in the order of the end, which `ending` explains.
 """
 
 from collections.abc import Callable
@@ -14,6 +16,8 @@ from ps_train.bring_up import SessionCreator
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
 from ps_train.ending import AtEnd, StopNoticeHook, StoppingPsWatch, WaitForWorkersHook
+from ps_train.explain import as_model_error
+from ps_train.liveness import awake_clock
 from ps_train.stall_watch import StallWatch
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
@@ -114,6 +118,7 @@ def make(
     if step_runner is not None:
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
         step_runner.wait_hook = _first(ordered, WaitForWorkersHook)
+        step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
@@ -149,7 +154,9 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
                 end_secs=lambda: 0.0 if runtime.guard.should_stop else timeouts.shutdown_timeout_secs,
             )
         )
-        runtime.rescue = lambda: savers[0].rescue(creator.make_raw_session)
+        runtime.rescue = lambda: savers[0].rescue(
+            creator.make_raw_session, lambda: _is_model_whole(runtime.monitor)
+        )
     wait = WaitForWorkersHook(
         runtime.monitor,
         [task for task in context.cluster.training_tasks if task != context.task],
@@ -162,11 +169,21 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
         is_ps_lost=is_ps_lost,
     )
     loops = [
-        UpdateLoop(optimizer, creator.make_raw_session, lambda: runtime.guard.release())
+        UpdateLoop(
+            optimizer,
+            creator.make_raw_session,
+            release=lambda: runtime.guard.release(),
+            fail=lambda error: runtime.guard.fail(as_model_error(error, runtime.graph)),
+        )
         for optimizer in optimizers
     ]
     stops = [AtEnd(roster.stop) for roster in rosters]
     return [*_summary_hooks(saving), wait, *stops, *loops, *savers]
+
+
+def _is_model_whole(monitor):
+    """Whether the chief has brought the model up on the ps processes that there are."""
+    return monitor.view().record("model").get("ps_runs") == monitor.ps_runs()
 
 
 def _make_roster(runtime, creator, optimizers):
@@ -180,6 +197,7 @@ def _make_roster(runtime, creator, optimizers):
         creator.make_raw_session,
         lease,
         removes,
+        awake_clock,
     )
 
 

@@ -10,6 +10,7 @@ from ps_train.errors import ModelError
 from ps_train.explain import made_at
 
 MAX_BYTES = 2**31 - 2**20  # the limit of a protocol buffer, and what surrounds the values
+MIN_BYTES = 2**16  # of a constant that is looked at closely
 MAX_NAMED = 3
 
 
@@ -22,7 +23,7 @@ def check_sizes(graph):
             f"Variable {_named(large[:1])} is too large: TensorFlow sends no tensor of 2 GB or more. Make it in parts, such as with "
             "tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner(4))."
         )
-    constants = [(_num_bytes(op.outputs[0]), op) for op in graph.get_operations() if op.type == "Const"]
+    constants = [(_num_const_bytes(op), op) for op in graph.get_operations() if op.type == "Const"]
     total = sum(size for size, _ in constants)
     if total > MAX_BYTES:
         largest = sorted(constants, key=lambda pair: -pair[0])[:MAX_NAMED]
@@ -35,6 +36,12 @@ def check_sizes(graph):
 def _num_bytes(tensor):
     sizes = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
     return 0 if None in sizes else math.prod(sizes) * tensor.dtype.base_dtype.size
+
+
+def _num_const_bytes(op):
+    """As it is sent: one value that stands for all of them is one, whatever the shape."""
+    size = _num_bytes(op.outputs[0])
+    return size if size < MIN_BYTES else op.get_attr("value").ByteSize()
 
 
 def _named(pairs):

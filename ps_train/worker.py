@@ -28,6 +28,7 @@ from ps_train.updates.ledger import REFUSED
 from ps_train.updates.standing import queue_node
 
 SUMMARY_STEPS = 100
+BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
 REFUSAL_SECS = 2.5  # in which two processes of one name notice
 NO_ANSWER = "no answer"
@@ -101,13 +102,15 @@ def judge(runtime):
     if failure is not None:
         return failure
     if monitor.get("state") not in ("training", "ending"):
-        return None  # bring-up has bounds of its own
+        bound = (
+            runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
+        )  # its waits have bounds, a session's calls have none
     for link in monitor.links:
         if link.silent_secs() > bound:
             return PeerLostError(
                 f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}"
             )
-    if view.record("job").get("is_over"):
+    if view.record("job").get("is_over") or monitor.get("state") not in ("training", "ending"):
         return None
     return _judge_workers(context, view, bound)
 
@@ -138,7 +141,10 @@ def _last_word(record):
 
 
 def drop_fetches(context, optimizers):
-    """What a step has to fetch for `StepHook` to count dropped gradients; nothing where each update takes all."""
+    """What a step has to fetch for `StepHook` to count dropped gradients; nothing where each update takes all.
+
+    Only for a loop that runs nothing but steps: the fetch claims a place in the round, and whoever claims has to arrive.
+    """
     takes_all = context.quorum == context.cluster.num_workers
     return {} if takes_all or not optimizers else {"granted": optimizers[-1].granted}
 

@@ -75,7 +75,6 @@ class Ledger:
             self.lose = self._locked(lambda s: self._lose(s, self.leaver)).op
             self.join = self._build_join()
             self.token = self._tokens[replica].dequeue(name="token")
-            self.release = self._tokens[replica].enqueue(tf.constant(REFUSED, tf.int64), name="release")
             self.attach = self._build_attach()
             self.wake = self._go.enqueue(tf.constant(ATTENTION, tf.int64), name="wake")
             self.pause = self._locked(self._pause)

@@ -18,6 +18,7 @@ from ps_train.compat import tf, tf1
 from ps_train.logs import log
 
 LOOK_SECS = 0.5
+HEAR_SECS = 3.0
 
 
 class Roster(tf1.train.SessionRunHook):
@@ -31,19 +32,21 @@ class Roster(tf1.train.SessionRunHook):
       make_raw_session: makes sessions for the thread.
       lease_secs: silence after which a worker counts as lost.
       removes: whether the job goes on without a lost worker; in sync it is taken out of the quorum then.
+      clock: seconds.
     """
 
-    def __init__(self, optimizers, monitor, tasks, own, make_raw_session, lease_secs, removes):
+    def __init__(self, optimizers, monitor, tasks, own, make_raw_session, lease_secs, removes, clock):
         self._optimizers, self._monitor, self._tasks, self._own = optimizers, monitor, tasks, own
         self._make_raw_session, self._lease_secs, self._removes = make_raw_session, lease_secs, removes
         self._lost: set[tuple[int, Any]] = set()
         self._stopping = threading.Event()
+        self._clock, self._deaf_at = clock, -HEAR_SECS
 
     def after_create_session(self, session, coord):
         """Starts the thread anew."""
         self._stopping.set()
         self._stopping = threading.Event()
-        self._lost.clear()
+        self._lost = set()
         threading.Thread(
             target=self._run, args=(self._stopping,), daemon=True, name="ps_train-roster"
         ).start()
@@ -61,6 +64,8 @@ class Roster(tf1.train.SessionRunHook):
 
     def look(self, session):
         """Deals with the workers that were lost since the last look."""
+        if not self._hears():
+            return
         view = self._monitor.view()
         for replica, task in enumerate(self._tasks):
             record = view.record(str(task))
@@ -75,6 +80,13 @@ class Roster(tf1.train.SessionRunHook):
                 if any(replica == lost for lost, _ in self._lost):
                     log.info("%s is back", task)
                 self._lost = {(lost, run) for lost, run in self._lost if lost != replica}
+
+    def _hears(self):
+        """Whether a ps has answered for a while: the boards of one that stood still call everybody silent."""
+        now = self._clock()
+        if not any(link.is_up for link in self._monitor.links):
+            self._deaf_at = now
+        return now - self._deaf_at > HEAR_SECS
 
     def _take_out(self, session, replica, task):
         for optimizer in self._optimizers:

@@ -43,7 +43,7 @@ class MemberHook(tf1.train.SessionRunHook):
         """
         for other in session.graph.get_collection(SYNC_OPTIMIZERS):
             if other.update_loop is not None:
-                other.update_loop.start(session, coord)
+                other.update_loop.start(session)
         optimizer = self.optimizer
         self._has_left = self.stays = False
         token = session.run(optimizer.ledger.join)
@@ -69,27 +69,30 @@ class UpdateLoop(tf1.train.SessionRunHook):
     have left, and before the one that saves.
     """
 
-    def __init__(self, optimizer, make_raw_session, release):
+    def __init__(self, optimizer, make_raw_session, release, fail):
+        """`release` lets the main thread out of its wait; `fail` ends the task with an error of the update's."""
         optimizer.update_loop = self
-        self._optimizer, self._make_raw_session, self._release = optimizer, make_raw_session, release
+        self._optimizer, self._make_raw_session = optimizer, make_raw_session
+        self._release, self._fail = release, fail
+        self._lost_by: Any = None
         self._served: Any = None
         self._thread: Any = None
         self._session: Any = None
         self._stopping = threading.Event()
         self.num_updates = 0
 
-    def start(self, session, coord):
+    def start(self, session):
         """Starts the thread anew if `session`, which it serves, is a new one."""
         if session is self._served:
             return
-        self._served = session
+        self._served, self._lost_by = session, None
         self._stop()
         self._stopping = threading.Event()
         self._session = self._make_raw_session()
         self._session.run(self._optimizer.ledger.attach)
         self._thread = threading.Thread(
             target=self._run,
-            args=(self._session, self._stopping, coord),
+            args=(self._session, self._stopping),
             daemon=True,
             name="ps_train-updates",
         )
@@ -117,14 +120,23 @@ class UpdateLoop(tf1.train.SessionRunHook):
             self._thread.join(timeout=10)
             self._thread = None
 
-    def _run(self, session, stopping, coord):
+    def before_run(self, run_context):
+        """As `check`."""
+        self.check()
+
+    def check(self):
+        """Raises AbortedError if the thread's session was lost: a step that nobody completes would wait for ever."""
+        if self._lost_by is not None:
+            raise tf.errors.AbortedError(None, None, f"the session of the updates was lost: {self._lost_by}")
+
+    def _run(self, session, stopping):
         update = session.make_callable(self._optimizer.update_op)
         while not stopping.is_set():
             try:
                 self._run_one(session, update)
             except tf.errors.OpError as error:
                 if not stopping.is_set():
-                    self._give_up(error, coord, stopping)
+                    self._give_up(error, stopping)
                 return
             except RuntimeError:  # the session was closed under us
                 return
@@ -140,13 +152,15 @@ class UpdateLoop(tf1.train.SessionRunHook):
                 log.warning("a worker was lost halfway through its push: its round is dropped and done again")
                 self._optimizer.discard_round(session)
 
-    def _give_up(self, error, coord, stopping):
-        """Lets the main thread out of its wait, to meet the lost ps itself or to end with the update's error.
+    def _give_up(self, error, stopping):
+        """Lets the main thread out of its wait, to make a new session or to end with the update's error.
 
         The wait is on one ps and the loss may be of another, so `release` asks that one alone, again and again.
         """
-        if not isinstance(error, LOST):
-            coord.request_stop(error)
+        if isinstance(error, LOST):
+            self._lost_by = error
+        else:
+            self._fail(error)
         while not stopping.is_set():
             with contextlib.suppress(BoardError):
                 self._release()

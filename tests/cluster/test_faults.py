@@ -197,6 +197,16 @@ def test_error_in_the_model_ends_every_task(make_job, tmp_path):
     assert ps.report["reason"] == other.report["reason"] == f"worker:0 failed: {chief.report['reason']}"
 
 
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_an_update_that_fails_ends_every_task(make_job, update):
+    """In sync it is the chief's thread that meets the error, while all wait for their tokens."""
+    job = make_job(1, 2, flags=[*ENDLESS, f"--update={update}"], params="bad_update=20")
+    job.start_all()
+    job.expect_exits(1)
+    for task in job.tasks:
+        assert "InvalidArgumentError: assertion failed: [no rate for]" in task.report["reason"], task.tail()
+
+
 def test_chief_is_gone_for_good(make_job):
     """Everyone ends with 138 within the bound and names it."""
     job = make_job(1, 2, flags=ENDLESS, params="slow=0:10", timeout_secs=6)

@@ -54,7 +54,7 @@ class Job:
     """
 
     def __init__(self, servers, name, build):
-        self.servers, self.optimizers, self.built, self.sessions = servers, [], [], []
+        self.servers, self.optimizers, self.built, self.sessions, self.failures = servers, [], [], [], []
         before = task_context.current_or_none()
         try:
             for task in servers.cluster.training_tasks:
@@ -96,7 +96,9 @@ class Job:
         chief = self.servers.cluster.chief_task
         coordinator = tf1.train.Coordinator()
         loops = [
-            UpdateLoop(o, lambda: self._session(chief, self.sessions[0].graph), lambda: None)
+            UpdateLoop(
+                o, lambda: self._session(chief, self.sessions[0].graph), lambda: None, self.failures.append
+            )
             for o in self.optimizers[0]
         ]
         failures = []

@@ -109,11 +109,20 @@ def test_a_variable_of_2_gb_is_refused(build):
     )
 
 
+def test_a_large_constant_of_one_value_is_small(build, monkeypatch):
+    """As Adagrad's initial accumulator."""
+    monkeypatch.setattr(sizes, "MAX_BYTES", 3 * 2**20)
+    build(
+        "ws = [tf1.get_variable(f'w{i}', initializer=tf.constant(0.1, shape=[512, 512])) for i in range(4)]; "
+        "loss = tf.reduce_mean(features) * sum(w[0, 0] for w in ws)"
+    )
+
+
 def test_constants_of_2_gb_are_refused(build, monkeypatch):
     monkeypatch.setattr(sizes, "MAX_BYTES", 3 * 2**20)
     with pytest.raises(ModelError) as raised:
         build(
-            "ws = [tf1.get_variable(f'w{i}', initializer=np.ones([512, 512], 'float32')) for i in range(4)]; "
+            "ws = [tf1.get_variable(f'w{i}', initializer=np.random.rand(512, 512).astype('float32')) for i in range(4)]; "
             "loss = tf.reduce_mean(features) * sum(w[0, 0] for w in ws)"
         )
     text = str(raised.value)

@@ -61,8 +61,10 @@ CHILD = """
 
     logs.start("worker:0")
     kind = sys.argv[1]
-    judge = (lambda: PeerLostError("ps:0 is gone")) if kind == "judge" else (lambda: None)
-    guard = Guard(judge, lambda status, reason: print("report", status, reason, flush=True), grace_secs=0.5)
+    errors = {"judge": PeerLostError("ps:0 is gone"), "safe": PeerLostError("worker:1 is gone", is_model_safe=True)}
+    rescue = lambda: print("rescue", flush=True)
+    report = lambda status, reason: print("report", status, reason, flush=True)
+    guard = Guard(lambda: errors.get(kind), report, grace_secs=0.5, rescue=rescue)
     released = threading.Event()
     guard.release = released.set
     guard.start()
@@ -108,7 +110,7 @@ def test_signal_ends_a_wait_in_order():
 
 def test_signal_ends_a_main_thread_that_is_stuck():
     status, lines, err = run_child("stuck", signal.SIGINT)
-    assert (status, lines) == (130, ["report 130 stopped by SIGINT"])
+    assert (status, lines) == (130, ["rescue", "report 130 stopped by SIGINT"])
     assert "error: stopped by SIGINT, and the main thread did not end in time: leaving" in err
 
 
@@ -116,3 +118,8 @@ def test_judge_ends_a_main_thread_that_is_stuck():
     status, lines, err = run_child("judge")
     assert (status, lines) == (138, ["report 138 ps:0 is gone"])
     assert "error: ps:0 is gone, and the main thread did not end in time: leaving" in err
+
+
+def test_the_model_is_saved_if_only_workers_are_gone():
+    status, lines, _ = run_child("safe")
+    assert (status, lines) == (138, ["rescue", "report 138 worker:1 is gone"])

@@ -1,5 +1,7 @@
 """Session hooks: what a step's figures become, and when a checkpoint is due."""
 
+import contextlib
+import fcntl
 import logging
 import os
 from types import SimpleNamespace
@@ -335,27 +337,46 @@ def test_another_job_in_the_same_directory_is_named(saving, tmp_path, lines):
 
 
 def test_another_job_that_saves_there_at_the_same_time_is_named_at_once(saving, tmp_path, lines):
-    """Not its own earlier session; and no more once the other has ended."""
+    """Not another session of this process; and no more once the other has ended."""
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
     first, _, session, _ = saving(save_steps=10)
     first.after_create_session(session, None)
     first.after_create_session(session, None)
-    assert lines() == []
-    for _ in range(2):
-        second, _, session, _ = saving(save_steps=10)
-        second.after_create_session(session, None)
-        second.after_create_session(session, None)
-        (line,) = lines()
-        assert line.startswith(
-            f"another job is saving in {tmp_path}, too: each overwrites the other's checkpoints."
-        )
-        lines.clear()
-        second.end(session)
-        lines.clear()
+    (line,) = lines()
+    assert line.startswith(
+        f"another job is saving in {tmp_path}, too: each overwrites the other's checkpoints."
+    )
     first.end(session)
+    os.close(other)
     lines.clear()
-    third, _, session, _ = saving(save_steps=10)
-    third.after_create_session(session, None)
+    for _ in range(2):
+        again, _, session, _ = saving(save_steps=10)
+        again.after_create_session(session, None)
     assert lines() == []
+    again.end(session)
+
+
+def test_a_rescue_saves_a_whole_model_only(saving, tmp_path, lines):
+    hook, _, session, set_step = saving(save_steps=10)
+
+    def rescue(is_whole=True):
+        hook.rescue(lambda: contextlib.nullcontext(session), lambda: is_whole)
+
+    with pytest.raises(RuntimeError, match="just being brought up"):
+        rescue()
+    hook.after_create_session(session, None)
+    set_step(4)
+    with pytest.raises(RuntimeError, match="just being brought up"):
+        rescue(is_whole=False)
+    assert saved_steps(tmp_path) == [0]
+    rescue()
+    assert saved_steps(tmp_path) == [0, 4] and lines() == [f"saved {tmp_path / 'model.ckpt-4'}"]
+    hook._optimizers = [SimpleNamespace(is_torn=lambda session: True)]
+    set_step(5)
+    with pytest.raises(RuntimeError, match="cut off halfway"):
+        rescue()
+    assert saved_steps(tmp_path) == [0, 4]
 
 
 def test_the_last_step_is_saved_once(saving, tmp_path, lines):

@@ -239,7 +239,7 @@ def test_in_sync_nothing_but_the_step_reads_input(model_fn):
     for op in (
         optimizer.update_op, optimizer._move_accumulators, *optimizer._takes, *optimizer._counts, optimizer._set_stamp,
         ledger.reset, ledger.join, ledger.leave, ledger.attach, ledger.freeze, ledger.thaw, ledger.token,
-        ledger.release, ledger.snapshot, ledger.is_initialized,
+        ledger.snapshot, ledger.is_initialized,
     ):  # fmt: skip
         types = {ancestor.type for ancestor in ancestors(as_op(op))}
         assert "IteratorGetNext" not in types, f"{op.name} reads input"

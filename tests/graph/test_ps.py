@@ -49,7 +49,7 @@ def test_a_worker_that_never_came_holds_nobody_up(verdict):
 
 def test_a_worker_that_has_not_left_is_served(verdict):
     assert verdict.look(FakeView({"worker:0": left(), "worker:1": TRAINING, "job": OVER})) == ""
-    assert verdict.waits_for == ""
+    assert verdict.waits_for == "worker:1 to end, 30 s at most"
 
 
 def test_not_over_before_the_chief_says_so(verdict):

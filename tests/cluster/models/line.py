@@ -1,7 +1,7 @@
 """A line through points, in float64, whose every batch is a formula of (shard, step): `steps.trajectory` is its answer.
 
 params: batches (of each worker: "10:20" by shard; 0: endless), slow ("shard:milliseconds" or "all:milliseconds"), stuck
-("shard:step:seconds"), nan ("shard:step"), lr, optimizer
+("shard:step:seconds"), nan ("shard:step"), lr, optimizer, bad_update (the global step whose update fails)
 """
 
 import time
@@ -41,5 +41,10 @@ def model_fn(features, labels, mode, params):
     w = tf1.get_variable("w", [2], tf.float64, tf1.zeros_initializer())
     b = tf1.get_variable("b", [], tf.float64, tf1.zeros_initializer())
     loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w) + b - labels))
-    optimizer = OPTIMIZERS[params.get("optimizer", "sgd")](float(params.get("lr", 0.0625)))
+    rate = float(params.get("lr", 0.0625))
+    if "bad_update" in params:
+        step = tf1.train.get_global_step()
+        with tf.control_dependencies([tf1.Assert(step < params["bad_update"], ["no rate for", step])]):
+            rate = tf.constant(rate)
+    optimizer = OPTIMIZERS[params.get("optimizer", "sgd")](rate)
     return ps_train.ModelSpec(loss=loss, optimizer=optimizer)
