@@ -24,10 +24,10 @@ from typing import Any
 
 from ps_train import fingerprint, restoring
 from ps_train.board import BoardError
-from ps_train.checkpoints import all_checkpoints, latest_checkpoint
+from ps_train.checkpoints import all_checkpoints, finished_at, latest_checkpoint
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
-from ps_train.errors import ModelError, PeerLostError, RefusedError
+from ps_train.errors import JobOverError, ModelError, PeerLostError, RefusedError
 from ps_train.inputs import build_input_init
 from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, wait_until
 from ps_train.logs import Throttle, log
@@ -37,6 +37,7 @@ from ps_train.server import session_config
 from ps_train.wording import as_secs
 
 LOOK_SECS = 3.0
+OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
 RELAPSE_SECS = 1.0  # before the session is made once more
 NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %s s; %s"
@@ -81,9 +82,9 @@ class BoundedSession(tf1.Session):
 class SessionCreator(tf1.train.SessionCreator):
     """Makes raw sessions on a model that is valid, as the module says."""
 
-    def __init__(self, runtime, optimizers, saving, scaffold):
+    def __init__(self, runtime, optimizers, saving, scaffold, train_steps=None):
         self._runtime, self._optimizers, self._scaffold = runtime, optimizers, scaffold
-        self._train_dir = saving.train_dir
+        self._train_dir, self._train_steps = saving.train_dir, train_steps
         self._is_first = True
         self._session: Any = None
         self._relapse = Relapse(runtime.context.task, runtime.context.cluster.address(runtime.context.task))
@@ -109,6 +110,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
         Raises:
           PeerLostError: a ps or the chief was not there in time, or session after session is lost before a step.
+          JobOverError: the job came to its end while this task was starting, or stood still.
           RefusedError: a ps belongs to another cluster, another process is this task, or the others train another model.
           ModelError: the checkpoint does not fit the model.
         """
@@ -199,8 +201,15 @@ class SessionCreator(tf1.train.SessionCreator):
     def _wait_for_ps(self, deadline, since):
         runtime = self._runtime
         cluster = runtime.context.cluster
+        over_due = Throttle(OVER_SECS)
 
         def all_up():
+            if (
+                not runtime.monitor.ps_runs()
+                and over_due.is_due()
+                and finished_at(self._train_dir, self._train_steps)
+            ):
+                raise JobOverError("the job has reached its target, and its ps tasks have ended")
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)

@@ -78,6 +78,14 @@ class PeerLostError(PsTrainError):
         self.is_model_safe = is_model_safe
 
 
+class JobOverError(PeerLostError):
+    """The ps tasks are gone because the job has come to its end: there is nothing to do for this task.
+
+    >>> issubclass(JobOverError, PeerLostError)
+    True
+    """
+
+
 class RefusedError(PsTrainError):
     """This task is not what the others take it for; they go on. Status 1, or 138 where a restart may help.
 

@@ -26,7 +26,7 @@ from ps_train import logs, ps, session, task_context, worker
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
-from ps_train.errors import EXIT_PERMANENT, PsTrainError, StoppedError, UsageError
+from ps_train.errors import EXIT_PERMANENT, JobOverError, PsTrainError, StoppedError, UsageError
 from ps_train.guard import GRACE_SECS
 from ps_train.hooks import StepHook
 from ps_train.logs import log
@@ -263,6 +263,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
     Raises:
       UsageError: `master` is not the target of a `ps_train.Server` of this process, or is_chief disagrees.
       PeerLostError, ModelError: see `session`.
+      SystemExit: of 0, as the job has come to its end before this task was ready.
     """
     _end_with_status_of_errors()
     task_server = _server_for(master, is_chief)
@@ -288,7 +289,13 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         runtime.report, runtime.monitor, runtime.guard, global_step, train_steps=_target(user_hooks)
     )
     task_server.note_session()
-    return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))
+    try:
+        return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))
+    except JobOverError as error:
+        log.info("%s: nothing to do", error)
+        runtime.guard.finish()
+        task_server.leave("left", 0, f"{error}")
+        raise SystemExit(0) from None
 
 
 def _server_for(master, is_chief):

@@ -105,7 +105,9 @@ def make(
     notice = StopNoticeHook(runtime, step_hook, all_members)
     stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph())
     runtime.guard.looks = [notice.look, stall_watch.look]
-    creator = SessionCreator(runtime, optimizers, saving, scaffold or tf1.train.Scaffold())
+    creator = SessionCreator(
+        runtime, optimizers, saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
+    )
     ordered = [step_hook, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)

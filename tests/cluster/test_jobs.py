@@ -1,6 +1,7 @@
 """Whole jobs from start to end: any start order, exact synchronous updates, uneven data, ends that need no help."""
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -105,6 +106,19 @@ def test_tf_config(make_job, form):
     assert chiefs == ["worker:0" if form == "no chief" else "chief:0"]
     found = checkpoint_of(job.train_dir)
     np.testing.assert_allclose(found["w"], steps.trajectory(len(roles), 20)[0], rtol=1e-5)
+
+
+def test_a_worker_that_is_ready_only_when_the_job_is_over(make_job):
+    """It stood still while it was imported, say: there is no ps any more, but a checkpoint that says why."""
+    job = make_job(1, 2, flags=["--train_steps=30"])
+    late = job.start("worker:1")
+    late.wait_for_line("waiting for ps:0")
+    late.send(signal.SIGSTOP)
+    job.start_all(["ps:0", "worker:0"])
+    job.expect_exits(0, job.tasks[1:])
+    late.send(signal.SIGCONT)
+    job.expect_exits(0, [late], secs=20)
+    assert "has reached the target of 30 steps: nothing to do" in late.report["reason"]
 
 
 def test_worker_that_never_comes_and_one_that_comes_after_the_end(make_job):

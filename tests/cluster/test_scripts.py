@@ -16,19 +16,20 @@ pytestmark = pytest.mark.cluster
 class Script:
     """The processes of one job of `models/script.py`."""
 
-    def __init__(self, folder, update, *more, script=MODELS / "script.py", env=None):
-        self.folder, self.tasks = folder, {}
-        ps, *workers = (f"localhost:{port}" for port in free_ports(3))
-        for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
-            command = [
-                sys.executable, str(script), job, str(index), ps, ",".join(workers),
-                str(folder / "train"), update, *more,
-            ]  # fmt: skip
-            env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
-            with open(self.log_path(f"{job}:{index}"), "wb") as log:
-                self.tasks[f"{job}:{index}"] = subprocess.Popen(
-                    command, stdout=log, stderr=log, env=env, start_new_session=True
-                )
+    def __init__(self, folder, update, *more, script=MODELS / "script.py", env=None, names=None):
+        self.folder, self.tasks, self._script, self._args = folder, {}, script, [update, *more]
+        self._ps, *self._workers = (f"localhost:{port}" for port in free_ports(3))
+        self._env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
+        for name in names or ("ps:0", "worker:0", "worker:1"):
+            self.start(name)
+
+    def start(self, name):
+        hosts = [self._ps, ",".join(self._workers), str(self.folder / "train")]
+        command = [sys.executable, str(self._script), *name.split(":"), *hosts, *self._args]
+        with open(self.log_path(name), "wb") as log:
+            self.tasks[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self._env, start_new_session=True
+            )
 
     def log_path(self, name):
         return self.folder / f"{name.replace(':', '')}.log"
@@ -115,6 +116,20 @@ def test_a_finished_script_does_no_further_step(start, tmp_path):
         if _ == 0:
             before = sorted(path.name for path in (tmp_path / "train").glob("model.ckpt*"))
     assert sorted(path.name for path in (tmp_path / "train").glob("model.ckpt*")) == before
+
+
+def test_a_task_that_is_ready_only_when_the_job_is_over(start):
+    script = start("async", "40", names=("worker:1",))
+    script.wait_for_line("worker:1", "waiting for ps:0")
+    script.tasks["worker:1"].send_signal(signal.SIGSTOP)
+    for name in ("ps:0", "worker:0"):
+        script.start(name)
+    script.expect(ps0=0, worker0=0)
+    script.tasks["worker:1"].send_signal(signal.SIGCONT)
+    script.expect(secs=30, worker1=0)
+    assert "the job has reached its target, and its ps tasks have ended: nothing to do" in script.log(
+        "worker:1"
+    )
 
 
 @pytest.fixture
