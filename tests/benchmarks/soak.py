@@ -9,10 +9,10 @@ anything but 0 is started again with the same flags. Every few seconds a task at
 - killed (SIGKILL), or asked to end (SIGTERM), and started again after up to 3 s;
 - stopped (SIGSTOP) for up to 15 s, which may be longer than the peer timeout of 10 s, and goes on (SIGCONT).
 
-The gradient of worker i is w - target(i), so that after n steps of SGD each weight is mean(target) * (1 - (1 - rate)^n) whatever
-happened on the way: a gradient that was stale, doubled, missing or of a round that had been given up shows in the weights of
-a checkpoint, every one of which is kept and looked at. (In async any order is right; then each weight has to be between the
-targets.) It is a failure if
+The weights turn in circles for ever: taken as a complex number w, the gradient of worker i is i w - target(i), so that after n
+steps of SGD w is -i mean(target) (1 - (1 - i rate)^n) whatever happened on the way. A gradient that was stale, doubled, missing
+or of a round that had been given up shows in the weights of a checkpoint, every one of which is kept and looked at. (In async
+any order is right; then they have to be finite.) It is a failure if
 
 - no new step is made for STUCK_SECS, though no task is stopped;
 - a task ends with another status than 0, 138, 143 or that of the SIGKILL, or shows a traceback;
@@ -25,6 +25,7 @@ late in its life. The exit status is 1 after a failure, whose logs are kept. Lin
 
 import argparse
 import collections
+import math
 import os
 import pathlib
 import random
@@ -48,7 +49,8 @@ STUCK_SECS = 60.0
 SAMPLE_SECS = 5.0
 SETTLED_SECS = 60.0  # of a process's life, before its memory is taken for the first time
 OLD_SECS = 300.0
-RATE = 2.0**-10  # exact in float32, as which TensorFlow keeps it
+RATE = 2.0**-7  # exact in float32, as which TensorFlow keeps it
+TOLERANCE = 1e-7  # one stale gradient is wrong by 1e-4
 TARGETS = (1.0, 2.0, 4.0)
 FAULTS = ("kill", "kill", "term", "stop")
 
@@ -68,9 +70,12 @@ def input_fn(context):
 
 def model_fn(features, labels):
     """Two variables of 64 KB, one on each ps."""
-    weights = [tf1.get_variable(name, [8192], tf.float64, tf1.zeros_initializer()) for name in ("w", "v")]
-    loss = sum(tf.reduce_sum(tf.square(weight - features)) / 2 for weight in weights)
-    return ps_train.ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(RATE))
+    losses = []
+    for name in ("w", "v"):
+        weights = tf1.get_variable(name, [2, 4096], tf.float64, tf1.zeros_initializer())
+        gradient = tf.stack([-weights[1] - features, weights[0]])
+        losses.append(tf.reduce_sum(weights * tf.stop_gradient(gradient)))
+    return ps_train.ModelSpec(loss=sum(losses), optimizer=tf1.train.GradientDescentOptimizer(RATE))
 
 
 class Task:
@@ -253,16 +258,19 @@ class Job:
 def check_checkpoints(train_dir, is_sync):
     """(number of checkpoints, a line for each whose weights are wrong)."""
     found, wrong = 0, []
-    mean = statistics.mean(TARGETS)
     for index in sorted(pathlib.Path(train_dir).glob("model.ckpt-*.index")):
         found += 1
         reader = tf.train.load_checkpoint(str(index)[: -len(".index")])
-        expected = mean * (1 - (1 - RATE) ** int(reader.get_tensor("global_step")))
-        bounds = (expected - 1e-9, expected + 1e-9) if is_sync else (0, max(TARGETS))
+        expected = (
+            -1j * statistics.mean(TARGETS) * (1 - (1 - 1j * RATE) ** int(reader.get_tensor("global_step")))
+        )
         for name in ("w", "v"):
-            low, high = reader.get_tensor(name).min(), reader.get_tensor(name).max()
-            if not bounds[0] <= low <= high <= bounds[1]:
-                wrong.append(f"{index.name}: {name} is {low} to {high}, expected {bounds[0]} to {bounds[1]}")
+            real, imaginary = reader.get_tensor(name)
+            worst = abs(real + 1j * imaginary - expected).max()
+            if not (worst <= TOLERANCE * (1 + abs(expected)) if is_sync else math.isfinite(worst)):
+                wrong.append(
+                    f"{index.name}: {name} is {real[0]} + {imaginary[0]}i, expected {expected}; worst error {worst}"
+                )
     return found, wrong
 
 
