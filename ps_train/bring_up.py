@@ -24,7 +24,7 @@ from typing import Any
 
 from ps_train import fingerprint, restoring
 from ps_train.board import BoardError
-from ps_train.checkpoints import all_checkpoints, finished_at, latest_checkpoint
+from ps_train.checkpoints import all_checkpoints, ended_since, finished_at, latest_checkpoint
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.errors import JobOverError, ModelError, PeerLostError, RefusedError
@@ -204,12 +204,11 @@ class SessionCreator(tf1.train.SessionCreator):
         over_due = Throttle(OVER_SECS)
 
         def all_up():
-            if (
-                not runtime.monitor.ps_runs()
-                and over_due.is_due()
-                and finished_at(self._train_dir, self._train_steps)
-            ):
-                raise JobOverError("the job has reached its target, and its ps tasks have ended")
+            if not runtime.monitor.ps_runs() and over_due.is_due():
+                if finished_at(self._train_dir, self._train_steps):
+                    raise JobOverError("the job has reached its target, and its ps tasks have ended")
+                if ended_since(self._train_dir, runtime.report.started):
+                    raise JobOverError("the job ended while this task was starting, and so have its ps tasks")
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)

@@ -402,6 +402,7 @@ class Rehearsal:
     def _write(self, content: dict[str, Any]) -> None:
         assert self._report_file is not None
         try:
+            os.makedirs(os.path.dirname(self._report_file) or os.curdir, exist_ok=True)
             with open(self._report_file, "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=2, allow_nan=False)
                 file.write("\n")

@@ -84,6 +84,15 @@ def is_marked_last(checkpoint):
         return False
 
 
+def ended_since(train_dir, moment):
+    """Whether a job marked its last checkpoint there after `moment` (seconds since 1970)."""
+    if not train_dir:
+        return False
+    with contextlib.suppress(OSError):
+        return os.path.getmtime(os.path.join(train_dir, LAST_MARK)) > moment
+    return False
+
+
 def is_last(checkpoint, train_steps):
     """Whether no later checkpoint will come: it has reached the target, or is marked as the last."""
     has_reached = train_steps is not None and (checkpoint_step(checkpoint) or 0) >= train_steps

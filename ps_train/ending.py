@@ -18,10 +18,10 @@ from typing import Any
 from ps_train.board import BoardError
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
+from ps_train.explain import one_line
 from ps_train.hooks import STALE, as_preemption
 from ps_train.liveness import SILENCE_SECS, awake_clock
 from ps_train.logs import Throttle, log
-from ps_train.restoring import first_line
 
 STOP = "stop"  # the chief's record of a hook's request
 
@@ -110,9 +110,15 @@ class StoppingPsWatch:
         try:
             self._runtime.rescue()
         except Exception as error:  # thread boundary: the ps ends in any case
-            log.error("the model is not saved: %s", first_line(error))
-        self._runtime.monitor.post(saved_for=runs)
-        self._runtime.monitor.flush()
+            log.error("the model is not saved: %s", one_line(error))
+        if not self._runtime.guard.should_stop:  # else this task's own end saves once more, and then tells it
+            tell_saved(self._runtime.monitor, runs)
+
+
+def tell_saved(monitor, runs):
+    """Lets the ps processes of these run ids end."""
+    monitor.post(saved_for=runs)
+    monitor.flush()
 
 
 def _start_thread(function):

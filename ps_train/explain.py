@@ -80,6 +80,11 @@ def cause(error):
     return " ".join(lines if traceback else lines[:1])  # an exception of Python's may have several lines
 
 
+def one_line(error):
+    """Any error in a line, for a log."""
+    return cause(error) if isinstance(error, tf.errors.OpError) else str(error) or repr(error)
+
+
 def _below_the_stack(error):
     lines = [line.strip() for line in error.message.splitlines()]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]

@@ -16,7 +16,7 @@ import traceback
 from ps_train import checkpoints, logs
 from ps_train.addresses import split_address
 from ps_train.config import BUILTIN_MODEL
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, PeerLostError, PsTrainError, StoppedError
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, JobOverError, PeerLostError, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
 
@@ -121,9 +121,9 @@ def _run_worker(runtime, config):
         worker.run(runtime, config, model)
     except PsTrainError as error:
         finished = checkpoints.finished_at(config.train_dir, config.train_steps)
-        if (
-            isinstance(error, PeerLostError) and finished
-        ):  # this process stood still while the job came to its end
+        if isinstance(error, JobOverError) and not finished:
+            runtime.report.reason = str(error)
+        elif isinstance(error, PeerLostError) and finished:  # it stood still while the job came to its end
             runtime.report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
             runtime.report.checkpoint = finished
         else:
@@ -132,7 +132,12 @@ def _run_worker(runtime, config):
             raise
     except Exception as error:
         explained = worker.explain(runtime, error)
-        worker.leave(runtime, "failed", explained.exit_status, str(explained), explained)
+        if isinstance(explained, PeerLostError) and runtime.guard.stop_signal is not None:
+            # The signal came first, and who sent it is not to start the job again: others were sent it, too.
+            log.warning("%s", explained)
+            explained = runtime.guard.stopped_error()
+        state = "stopped" if isinstance(explained, StoppedError) else "failed"
+        worker.leave(runtime, state, explained.exit_status, str(explained), explained)
         raise explained from error
     if runtime.report.is_chief:
         try:

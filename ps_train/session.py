@@ -15,7 +15,7 @@ from typing import Any
 from ps_train.bring_up import SessionCreator
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
-from ps_train.ending import AtEnd, StopNoticeHook, StoppingPsWatch, WaitForWorkersHook
+from ps_train.ending import AtEnd, StopNoticeHook, StoppingPsWatch, WaitForWorkersHook, tell_saved
 from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.stall_watch import StallWatch
@@ -180,7 +180,11 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
         for optimizer in optimizers
     ]
     stops = [AtEnd(roster.stop) for roster in rosters]
-    return [*_summary_hooks(saving), wait, *stops, *loops, *savers]
+    monitor = runtime.monitor
+    told = AtEnd(
+        lambda: tell_saved(monitor, [*monitor.ps_runs().values()]) if runtime.guard.should_stop else None
+    )
+    return [*_summary_hooks(saving), wait, *stops, *loops, *savers, told]
 
 
 def _is_model_whole(monitor):

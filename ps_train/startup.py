@@ -7,9 +7,10 @@ runtime.guard.finish()
 
 import threading
 
-from ps_train import net, restoring, server, session, task_context, worker
+from ps_train import net, server, session, task_context, worker
 from ps_train.addresses import is_loopback, split_address
 from ps_train.board import Board
+from ps_train.explain import one_line
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
@@ -72,7 +73,7 @@ def _rescue(runtime):
         try:
             runtime.rescue()
         except Exception as error:  # thread boundary: the process ends anyway
-            log.error("the model is not saved: %s", restoring.first_line(error))
+            log.error("the model is not saved: %s", one_line(error))
 
     thread = threading.Thread(target=save, daemon=True, name="ps_train-rescue")
     thread.start()

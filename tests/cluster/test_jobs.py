@@ -108,9 +108,17 @@ def test_tf_config(make_job, form):
     np.testing.assert_allclose(found["w"], steps.trajectory(len(roles), 20)[0], rtol=1e-5)
 
 
-def test_a_worker_that_is_ready_only_when_the_job_is_over(make_job):
+@pytest.mark.parametrize(
+    ("flags", "params", "told"),
+    [
+        (["--train_steps=30"], "", "has reached the target of 30 steps: nothing to do"),
+        ([], "batches=20", "the job ended while this task was starting, and so have its ps tasks"),
+    ],
+    ids=["target", "data used up"],
+)
+def test_a_worker_that_is_ready_only_when_the_job_is_over(make_job, flags, params, told):
     """It stood still while it was imported, say: there is no ps any more, but a checkpoint that says why."""
-    job = make_job(1, 2, flags=["--train_steps=30"])
+    job = make_job(1, 2, flags=flags, params=params, timeout_secs=8)
     late = job.start("worker:1")
     late.wait_for_line("waiting for ps:0")
     late.send(signal.SIGSTOP)
@@ -118,7 +126,7 @@ def test_a_worker_that_is_ready_only_when_the_job_is_over(make_job):
     job.expect_exits(0, job.tasks[1:])
     late.send(signal.SIGCONT)
     job.expect_exits(0, [late], secs=20)
-    assert "has reached the target of 30 steps: nothing to do" in late.report["reason"]
+    assert told in late.report["reason"]
 
 
 def test_worker_that_never_comes_and_one_that_comes_after_the_end(make_job):

@@ -133,3 +133,16 @@ def test_to_a_ps_alone(make_job, update):
     restored = int(chief.wait_for_line(r"restored \S+ckpt-(\d+)")[1])
     assert restored == saved
     assert max(steps_before) - saved < 200, "a second's steps"
+
+
+def test_to_the_chief_while_it_saves_for_a_ps(make_job):
+    """A scheduler's signals take a second from one task to the next: that is no lost ps."""
+    job = make_job(1, 2, "wide.py", ["--train_steps=1000000", "--save_checkpoint_steps=1000000"], "mb=200")
+    ps, chief, other = job.start_all()
+    chief.wait_for_line(r"step \d+/")
+    ps.send(signal.SIGTERM)
+    chief.wait_for_line("ps:0 is about to end")
+    for task in (chief, other):
+        task.send(signal.SIGTERM)
+    job.expect_exits(143, secs=20)
+    assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"], chief.tail()
