@@ -9,7 +9,7 @@ from fakes import FakeGuard, FakeMonitor, FakeRuntime, FakeView
 from ps_train.cluster import TaskId
 from ps_train.compat import tf
 from ps_train.ending import StopNoticeHook, StoppingPsWatch, WaitForWorkersHook
-from ps_train.errors import PeerLostError
+from ps_train.errors import PeerLostError, StoppedError
 from ps_train.logs import log
 
 pytestmark = pytest.mark.graph
@@ -204,6 +204,7 @@ def test_the_model_is_saved_once_for_a_ps_that_is_about_to_end(lines):
         "worker:0", monitor=FakeMonitor(FakeView({"ps:0": {"state": "serving", "run": "p0"}}))
     )
     runtime.rescue, runtime.monitor.flush = lambda: calls.append("saved"), lambda: calls.append("told")
+    runtime.guard = FakeGuard()
     watch = StoppingPsWatch(runtime, start=lambda function: function())
     watch.look()
     assert not calls
@@ -222,7 +223,19 @@ def test_a_ps_is_not_kept_waiting_by_a_save_that_fails(lines):
     def fail():
         raise OSError("No space left on device")
 
-    runtime.rescue, runtime.monitor.flush = fail, lambda: True
+    runtime.guard, runtime.rescue, runtime.monitor.flush = FakeGuard(), fail, lambda: True
     StoppingPsWatch(runtime, start=lambda function: function()).look()
     assert runtime.monitor.fields["saved_for"] == ["p1"]
     assert lines()[1] == "the model is not saved: No space left on device"
+
+
+def test_a_chief_that_ends_itself_lets_the_ps_go_when_it_has_saved_its_last_step():
+    runtime = FakeRuntime(
+        "worker:0", monitor=FakeMonitor(FakeView({"ps:1": {"state": "stopping", "run": "p1"}}))
+    )
+    runtime.guard, runtime.rescue = (
+        FakeGuard(StoppedError("stopped by SIGTERM", 143), stop_signal=15),
+        lambda: None,
+    )
+    StoppingPsWatch(runtime, start=lambda function: function()).look()
+    assert "saved_for" not in runtime.monitor.fields
