@@ -22,20 +22,25 @@ import os
 import sys
 
 
-def _leave(*_):
-    os.write(2, b"ps_train: Stopped by SIGINT.\n")
-    os._exit(130)
+def _leave(number, _):
+    os.write(2, f"ps_train: Stopped by {'SIGINT' if number == _signal.SIGINT else 'SIGTERM'}.\n".encode())
+    os._exit(128 + number)
 
 
-def _leave_at_sigint():
-    """Until `main` takes over, SIGINT ends the process with a line, and not in the middle of an import with a traceback."""
+def _leave_at_signals():
+    """Until a task or `main` takes over, SIGINT and SIGTERM end the process with a line and the status of a task.
+
+    It is not in the middle of an import with a traceback then, and a scheduler sees the status that it sees later, too.
+    """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # it is not ignored
         _signal.signal(_signal.SIGINT, _leave)
+    if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGTERM, _leave)
 
 
 # Python's own words while it looks for the module of `python -m ps_train ARGS`: ["-m", *ARGS].
 if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].partition(".")[0] == __name__:
-    _leave_at_sigint()
+    _leave_at_signals()
 
 # TensorFlow reads this when it is imported, which is often right after this package.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -13,7 +13,7 @@ import sys
 import ps_train
 
 if os.path.basename(sys.argv[0]) == "ps_train":  # the installed command
-    ps_train._leave_at_sigint()
+    ps_train._leave_at_signals()
 
 import signal
 import traceback

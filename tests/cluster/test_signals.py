@@ -37,6 +37,17 @@ def test_waiting_for_a_ps(make_job, end):
     end(chief, 5)
 
 
+def test_while_tensorflow_is_imported(make_job):
+    """Nobody answers yet, and the status is that of later all the same."""
+    job = make_job(1, 1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        task = job.start("worker:0")
+        time.sleep(1.0)
+        task.send(number)
+        assert task.wait(20) == 128 + number, task.tail()
+        assert "Traceback" not in task.log, task.tail(60)
+
+
 def test_waiting_for_the_chief_and_an_idle_ps(make_job, end):
     job = make_job(1, 2)
     ps, other = job.start_all(["ps:0", "worker:1"])

@@ -25,14 +25,15 @@ def run(folder, *argv, cwd=None):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
 @pytest.mark.parametrize("module", ["traceback", "absl"])
 @pytest.mark.parametrize("argv", [["-m", "ps_train"], ["-m", "ps_train", "--help"]])
-def test_sigint_while_modules_are_imported_is_one_line(tmp_path, module, argv):
+def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, module, argv, name, status):
     """The first one that is imported, and one of a package."""
-    (tmp_path / f"{module}.py").write_text(INTERRUPT)
+    (tmp_path / f"{module}.py").write_text(INTERRUPT.replace("SIGINT", name))
     (tmp_path / "cwd").mkdir()  # in the current one, a file that is named like a package is refused
     done = run(tmp_path, *argv, cwd=tmp_path / "cwd")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ps_train: Stopped by SIGINT.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"ps_train: Stopped by {name}.\n")
 
 
 def test_so_it_is_for_the_installed_command(tmp_path):
