@@ -285,9 +285,11 @@ class SessionCreator(tf1.train.SessionCreator):
 
     def _members(self):
         """Replicas that the first round counts: all but those that have left."""
-        view = self._runtime.monitor.view()
-        tasks = self._runtime.context.cluster.training_tasks
-        return [0 if view.record(str(task)).get("state") == "left" else 1 for task in tasks]
+        runtime, view = self._runtime, self._runtime.monitor.view()
+        names = [str(task) for task in runtime.context.cluster.training_tasks]
+        return [
+            0 if name in runtime.left or view.record(name).get("state") == "left" else 1 for name in names
+        ]
 
     # The other workers.
 

@@ -9,7 +9,7 @@ The hooks are listed in the order of the end, which `ending` explains.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ps_train.bring_up import SessionCreator
@@ -52,6 +52,8 @@ class TaskRuntime:
         None
     )  # saves the model from another thread; set where there is a checkpoint
     graph: object = None  # that is trained, once it is built
+    left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
+    short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
 
 
 @dataclass

@@ -19,13 +19,14 @@ from ps_train.compat import tf
 from ps_train.errors import PeerLostError, RefusedError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
-from ps_train.liveness import BEAT_SECS, first_failure
+from ps_train.liveness import BEAT_SECS, awake_clock, first_failure
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 from ps_train.updates.standing import queue_node
+from ps_train.wording import as_secs
 
 SUMMARY_STEPS = 100
 BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
@@ -98,6 +99,7 @@ def judge(runtime):
     if monitor.refusal is not None:
         return monitor.refusal
     view = monitor.view()
+    _note_who_left(runtime, view)
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
         return failure
@@ -112,7 +114,39 @@ def judge(runtime):
             )
     if view.record("job").get("is_over") or monitor.get("state") not in ("training", "ending"):
         return None
-    return _judge_workers(context, view, bound)
+    return _judge_workers(context, view, bound) or _judge_absent(runtime, view)
+
+
+def _note_who_left(runtime, view):
+    for task in map(str, runtime.context.cluster.training_tasks):
+        record = view.record(task)
+        if record.get("state") == "left":
+            runtime.left.add(task)
+        elif record:
+            runtime.left.discard(task)
+
+
+def _judge_absent(runtime, view):
+    """An error if (sync) no update can be made, for longer than a start may take, as workers have not come yet."""
+    context, bound, now = runtime.context, runtime.timeouts.startup_timeout_secs, awake_clock()
+    cluster = context.cluster
+    others = [
+        task for task in cluster.training_tasks if task != context.task and str(task) not in runtime.left
+    ]
+    absent = [task for task in others if not view.record(str(task))]
+    num_needed = min(context.quorum, len(others) + 1)
+    if context.update != "sync" or len(others) + 1 - len(absent) >= num_needed:
+        runtime.short_since = None
+        return None
+    runtime.short_since = now if runtime.short_since is None else runtime.short_since
+    if now - runtime.short_since <= bound:
+        return None
+    named = ", ".join(f"{task} at {cluster.address(task)}" for task in absent)
+    return PeerLostError(
+        f"not there for {as_secs(bound)} s: {named}. An update takes {num_needed} gradients. Start it, or give it longer by "
+        "--startup_timeout_secs.",
+        is_model_safe=True,
+    )
 
 
 def _judge_workers(context, view, bound):

@@ -207,6 +207,17 @@ def test_an_update_that_fails_ends_every_task(make_job, update):
         assert "InvalidArgumentError: assertion failed: [no rate for]" in task.report["reason"], task.tail()
 
 
+def test_a_worker_that_sync_needs_never_comes(make_job):
+    job = make_job(1, 2, flags=[*ENDLESS, "--update=sync"], timeout_secs=6)
+    ps, chief = job.start("ps:0", startup_timeout_secs=8), job.start("worker:0", startup_timeout_secs=8)
+    job.expect_exits(138, [chief], secs=START_SECS)
+    job.expect_exits(138, [ps], secs=6 + 15)
+    assert chief.report["reason"] == (
+        f"not there for 8 s: worker:1 at {job.worker_hosts[1]}. An update takes 2 gradients. Start it, or give it longer by "
+        "--startup_timeout_secs."
+    )
+
+
 def test_chief_is_gone_for_good(make_job):
     """Everyone ends with 138 within the bound and names it."""
     job = make_job(1, 2, flags=ENDLESS, params="slow=0:10", timeout_secs=6)

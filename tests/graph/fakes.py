@@ -90,3 +90,4 @@ class FakeRuntime:
         self.graph = None
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)
+        self.left, self.short_since = set(), None

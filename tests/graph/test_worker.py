@@ -5,7 +5,7 @@ import os
 import re
 
 import pytest
-from fakes import FakeLink, FakeMonitor, FakeRuntime, FakeView
+from fakes import Clock, FakeLink, FakeMonitor, FakeRuntime, FakeView
 
 from ps_train import worker
 from ps_train.cluster import TaskId
@@ -67,6 +67,41 @@ def test_everyone_is_needed_in_sync():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync") == (
         "gone for 60 s: worker:2 at w2:1 (last seen at global step 9)", 138,
     )  # fmt: skip
+
+
+def test_a_worker_that_does_not_come_is_waited_for_as_long_as_a_start_may_take(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(worker, "awake_clock", clock)
+    monitor = FakeMonitor(FakeView({"worker:0": OK}), state="training")
+    runtime = FakeRuntime("worker:1", monitor=monitor, update="sync", startup_timeout_secs=300)
+    for secs in (0, 299):
+        clock.now += secs
+        assert worker.judge(runtime) is None
+    monitor.shown = FakeView({"worker:0": OK, "worker:2": OK})
+    assert worker.judge(runtime) is None
+    monitor.shown = FakeView({"worker:0": OK})
+    for secs in (2, 299, 2):
+        clock.now += secs
+        failure = worker.judge(runtime)
+    assert (str(failure), failure.exit_status) == (
+        "not there for 300 s: worker:2 at w2:1. An update takes 3 gradients. Start it, or give it longer by "
+        "--startup_timeout_secs.", 138,
+    )  # fmt: skip
+
+
+def test_one_that_has_left_is_not_missed_on_boards_that_do_not_know_it(monkeypatch):
+    """Its ps were lost afterwards, and it has ended with 0."""
+    clock = Clock()
+    monkeypatch.setattr(worker, "awake_clock", clock)
+    monitor = FakeMonitor(FakeView({"worker:0": OK, "worker:2": {"state": "left"}}), state="training")
+    runtime = FakeRuntime("worker:1", monitor=monitor, update="sync", startup_timeout_secs=300)
+    assert worker.judge(runtime) is None and runtime.left == {"worker:2"}
+    monitor.shown = FakeView({"worker:0": OK})
+    for _ in range(2):
+        clock.now += 301
+        assert worker.judge(runtime) is None
+    monitor.shown = FakeView({"worker:0": OK, "worker:2": OK})
+    assert worker.judge(runtime) is None and not runtime.left, "it came back"
 
 
 def test_one_that_was_stopped_is_said_to_be():
