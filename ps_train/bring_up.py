@@ -205,10 +205,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
         def all_up():
             if not runtime.monitor.ps_runs() and over_due.is_due():
-                if finished_at(self._train_dir, self._train_steps):
-                    raise JobOverError("the job has reached its target, and its ps tasks have ended")
-                if ended_since(self._train_dir, runtime.report.started):
-                    raise JobOverError("the job ended while this task was starting, and so have its ps tasks")
+                self._check_is_on()
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
@@ -224,6 +221,15 @@ class SessionCreator(tf1.train.SessionCreator):
         return wait_until(
             all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
         )
+
+    def _check_is_on(self):
+        """Raises JobOverError if there is nothing to wait for. The chief has to come up even so, to tell the others."""
+        if self._runtime.context.is_chief:
+            return
+        if finished_at(self._train_dir, self._train_steps):
+            raise JobOverError("the job has reached its target")
+        if not self._runtime.monitor.ps_runs() and ended_since(self._train_dir, self._runtime.report.started):
+            raise JobOverError("the job ended while this task was starting")
 
     def _advice(self):
         flag = "startup_timeout_secs" if self._session is None else "peer_timeout_secs"
@@ -297,8 +303,11 @@ class SessionCreator(tf1.train.SessionCreator):
         runtime = self._runtime
         chief = runtime.context.cluster.chief_task
         address = runtime.context.cluster.address(chief)
+        over_due = Throttle(OVER_SECS)
 
         def is_valid():
+            if over_due.is_due():
+                self._check_is_on()
             current = runtime.monitor.ps_runs()
             if current and any(runs.get(name) != run for name, run in current.items()):
                 raise tf.errors.AbortedError(None, None, "a ps was restarted")

@@ -127,9 +127,7 @@ def test_a_task_that_is_ready_only_when_the_job_is_over(start):
     script.expect(ps0=0, worker0=0)
     script.tasks["worker:1"].send_signal(signal.SIGCONT)
     script.expect(secs=30, worker1=0)
-    assert "the job has reached its target, and its ps tasks have ended: nothing to do" in script.log(
-        "worker:1"
-    )
+    assert "the job has reached its target: nothing to do" in script.log("worker:1")
 
 
 @pytest.fixture
