@@ -64,7 +64,9 @@ def wait_for_ports(launcher, folder):
     while True:
         logs = [path.read_text() for path in folder.glob("t/logs/*.log")]
         said = (folder / "launcher.txt").read_text()
-        ports = [int(port) for log in logs for port in re.findall(r"listening at 127\.0\.0\.1:(\d+)[,\n]", log)]
+        ports = [
+            int(port) for log in logs for port in re.findall(r"listening at 127\.0\.0\.1:(\d+)[,\n]", log)
+        ]
         if len(ports) == 3 and re.search(r"^step [1-9]", said, re.MULTILINE):
             return ports
         assert launcher.poll() is None and time.monotonic() < deadline, "\n".join([said, *logs])

@@ -40,10 +40,11 @@ def test_sync_a_worker_is_stopped(make_job):
             )
             log = task.log
             assert re.search(
-                r"  round for step \d+: 2 of 3 gradients; given by worker:0, worker:1; owed by worker:2\n",
+                r"  round for step \d+: 2 of 3 gradients; given by worker:0, worker:1; (owed by|on the way from) worker:2\n",
                 log,
             )
-            assert "  accumulators: 2 gradients in each of 2\n" in log and "  tokens here: 0\n" in log
+            # It may have been stopped halfway through its push.
+            assert re.search(r"  accumulators: [23]\b.* gradients", log) and "  tokens here: 0\n" in log
             assert "  ps:0 answers; ps:1 answers\n" in log and "    session.run\n" in log
         assert "  the chief's update loop runs\n" in chief.log
     finally:
