@@ -46,10 +46,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 64 << 20),
-    (
-        "grpc.dns_min_time_between_resolutions_ms",
-        1000,
-    ),  # a name may lead to another host at any time, as a pod's does
+    # A name may lead to another host at any time, as a pod's does.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
 )
 
 CLOSED = "connection closed"

@@ -29,7 +29,7 @@ from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.errors import JobOverError, ModelError, PeerLostError, RefusedError
 from ps_train.inputs import build_input_init
-from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, wait_until
+from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, line_throttle, wait_until
 from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
 from ps_train.relapse import Relapse, cause_of
@@ -79,6 +79,21 @@ class BoundedSession(tf1.Session):
             super().close()
 
 
+def is_model_whole(monitor):
+    """Whether the chief has brought the model up on the ps processes that there are."""
+    return monitor.view().record("model").get("ps_runs") == monitor.ps_runs()
+
+
+def note_who_left(runtime, view):
+    """Keeps in `runtime.left` who has left, as the boards of new ps processes do not know it."""
+    for task in map(str, runtime.context.cluster.training_tasks):
+        record = view.record(task)
+        if record.get("state") == "left":
+            runtime.left.add(task)
+        elif record:
+            runtime.left.discard(task)
+
+
 class SessionCreator(tf1.train.SessionCreator):
     """Makes raw sessions on a model that is valid, as the module says."""
 
@@ -122,7 +137,7 @@ class SessionCreator(tf1.train.SessionCreator):
         if self._session is not None:
             self._note_loss()
         deadline = awake_clock() + bound
-        line_due = Throttle(SILENCE_SECS, wait_first=True, now=awake_clock() + 2 - SILENCE_SECS)
+        line_due = line_throttle(awake_clock())
         while True:
             since = None if self._is_first else awake_clock()
             runs = self._wait_for_ps(deadline, since)
@@ -291,11 +306,9 @@ class SessionCreator(tf1.train.SessionCreator):
 
     def _members(self):
         """Replicas that the first round counts: all but those that have left."""
-        runtime, view = self._runtime, self._runtime.monitor.view()
-        names = [str(task) for task in runtime.context.cluster.training_tasks]
-        return [
-            0 if name in runtime.left or view.record(name).get("state") == "left" else 1 for name in names
-        ]
+        note_who_left(self._runtime, self._runtime.monitor.view())
+        tasks = self._runtime.context.cluster.training_tasks
+        return [0 if str(task) in self._runtime.left else 1 for task in tasks]
 
     # The other workers.
 

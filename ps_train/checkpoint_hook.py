@@ -20,9 +20,8 @@ except ImportError:  # Windows
 RETRY_SECS = 10.0
 END_RETRY_SECS = 2.0
 TORN_SECS = 1.0
-_claims: dict[
-    str, int
-] = {}  # directory -> descriptor that holds the lock; a process may have several sessions
+# Directory -> descriptor that holds the lock; a process may have several sessions.
+_claims: dict[str, int] = {}
 SAVE_OPS = ("SaveV2", "MergeV2Checkpoints")
 SAVE_ERRORS = (tf.errors.OpError, OSError, ValueError)  # ValueError: Saver's, if the directory is gone
 
@@ -155,9 +154,8 @@ class CheckpointHook(tf1.train.SessionRunHook):
             raise RuntimeError("it is just being brought up")
         with make_session() as session:
             deadline = time.monotonic() + TORN_SECS
-            while any(
-                optimizer.is_torn(session) for optimizer in self._optimizers
-            ):  # or an update is going on
+            # Torn, or an update is going on.
+            while any(optimizer.is_torn(session) for optimizer in self._optimizers):
                 if time.monotonic() > deadline:
                     raise RuntimeError("its last update was cut off halfway")
                 time.sleep(0.05)

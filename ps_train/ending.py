@@ -20,8 +20,8 @@ from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.explain import one_line
 from ps_train.hooks import STALE, as_preemption
-from ps_train.liveness import SILENCE_SECS, awake_clock
-from ps_train.logs import Throttle, log
+from ps_train.liveness import awake_clock, line_throttle
+from ps_train.logs import log
 
 STOP = "stop"  # the chief's record of a hook's request
 
@@ -107,12 +107,17 @@ class StoppingPsWatch:
 
     def _save(self, names, runs):
         log.info("%s is about to end", names)
-        try:
-            self._runtime.rescue()
-        except Exception as error:  # thread boundary: the ps ends in any case
-            log.error("the model is not saved: %s", one_line(error))
+        save_if_possible(self._runtime)
         if not self._runtime.guard.should_stop:  # else this task's own end saves once more, and then tells it
             tell_saved(self._runtime.monitor, runs)
+
+
+def save_if_possible(runtime):
+    """Has the model saved from this thread, while the main one may be stuck; what keeps it from that is logged."""
+    try:
+        runtime.rescue()
+    except Exception as error:  # thread boundary: whoever asked for it ends in any case
+        log.error("the model is not saved: %s", one_line(error))
 
 
 def tell_saved(monitor, runs):
@@ -208,7 +213,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         self._is_reached = self._is_reached or self._step_hook.is_reached
         start = awake_clock()
         signal_at = None
-        line_due = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
+        line_due = line_throttle(start)
         while self._guard.failure is None:
             now = awake_clock()
             self._step_hook.look(session)  # also finds out that the ps with the step is lost

@@ -39,6 +39,7 @@ class PsTrainError(Exception):
     """
 
     exit_status = EXIT_PERMANENT
+    is_model_safe = False
 
 
 class UsageError(PsTrainError):
@@ -79,7 +80,7 @@ class PeerLostError(PsTrainError):
 
 
 class JobOverError(PeerLostError):
-    """The ps tasks are gone because the job has come to its end: there is nothing to do for this task.
+    """The job has come to its end without this task, for which there is nothing to do.
 
     >>> issubclass(JobOverError, PeerLostError)
     True

@@ -113,7 +113,7 @@ class Guard:
                 self._ask_judge()
                 self._ask_look()
             if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
-                if self.failure is None or getattr(self.failure, "is_model_safe", False):
+                if self.failure is None or self.failure.is_model_safe:
                     self._rescue()
                 self._leave("and the main thread did not end in time")
 

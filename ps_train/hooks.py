@@ -137,7 +137,7 @@ class StepHook(tf1.train.SessionRunHook):
     def _raise_failure(self):
         """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
         failure = self._guard.failure
-        if failure is not None and not getattr(failure, "is_model_safe", False):
+        if failure is not None and not failure.is_model_safe:
             raise failure
 
     def end(self, session):
@@ -271,9 +271,8 @@ class StepRunner:
                     raise
                 self._step_hook.skip(error)
             except STALE as error:
-                if (
-                    self._count == 0
-                ):  # in its first step it may be the user's: a variable that nothing initializes
+                # In its first step it may be the user's: a variable that nothing initializes.
+                if self._count == 0:
                     raise
                 raise as_preemption(error, self._is_ps_lost) from error
             self._count += 1

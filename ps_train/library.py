@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 
-from ps_train import logs, ps, session, task_context, worker
+from ps_train import logs, process, ps, session, task_context, worker
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
@@ -196,9 +196,8 @@ def _leave_at_exit():
             reason = f"the script ended without a session. {_USE_OURS}"
             log.error("%s", reason)
         task_server.leave("failed", EXIT_PERMANENT, reason)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(EXIT_PERMANENT)  # an exit handler cannot change the status otherwise
+        # An exit handler cannot change the status otherwise.
+        process.end(EXIT_PERMANENT, runs_exit_handlers=False)
 
 
 class _LeaveHook(tf1.train.SessionRunHook):

@@ -296,6 +296,11 @@ class Monitor:
             wake.clear()
 
 
+def line_throttle(now):
+    """When a line on a wait that begins now is due: after two seconds, and then every ten."""
+    return Throttle(SILENCE_SECS, wait_first=True, now=now + 2 - SILENCE_SECS)
+
+
 def wait_until(
     condition, describe, timeout_secs, guard=None, clock=awake_clock, sleep=time.sleep, advice=""
 ):  # fmt: skip
@@ -314,7 +319,7 @@ def wait_until(
       StoppedError: a signal came.
     """
     start = clock()
-    throttle = Throttle(SILENCE_SECS, wait_first=True, now=start + 2 - SILENCE_SECS)
+    throttle = line_throttle(start)
     while True:
         value = condition()
         if value:
@@ -328,9 +333,6 @@ def wait_until(
             )
         if throttle.is_due(now):
             log.info(
-                "waiting for %s: %.0f s so far, giving up after %s s",
-                describe(),
-                now - start,
-                as_secs(timeout_secs),
-            )
+                "waiting for %s: %.0f s so far, giving up after %s s", describe(), now - start, as_secs(timeout_secs)
+            )  # fmt: skip
         sleep(0.1)

@@ -12,7 +12,7 @@ connects, know nothing of it, and each new session is lost in its first step.
 import re
 
 from ps_train.errors import PeerLostError
-from ps_train.liveness import SILENCE_SECS, awake_clock
+from ps_train.liveness import SILENCE_SECS, awake_clock, line_throttle
 from ps_train.logs import Throttle, log
 
 AGAIN = "the session was lost {count} times in {secs:.0f} s before a step was done, though every ps answers: {cause}"
@@ -47,7 +47,7 @@ class Relapse:
         now = self._clock()
         if self._count == 0 or state != self._state:
             self._state, self._since, self._count = state, now, 1
-            self._line_due = Throttle(SILENCE_SECS, wait_first=True, now=now + 2 - SILENCE_SECS)
+            self._line_due = line_throttle(now)
             return True
         self._count += 1
         said = AGAIN.format(count=self._count, secs=now - self._since, cause=cause_of(error))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps_train.bring_up import SessionCreator
+from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
 from ps_train.ending import AtEnd, StopNoticeHook, StoppingPsWatch, WaitForWorkersHook, tell_saved
@@ -159,7 +159,7 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
             )
         )
         runtime.rescue = lambda: savers[0].rescue(
-            creator.make_raw_session, lambda: _is_model_whole(runtime.monitor)
+            creator.make_raw_session, lambda: is_model_whole(runtime.monitor)
         )
     wait = WaitForWorkersHook(
         runtime.monitor,
@@ -182,16 +182,12 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
         for optimizer in optimizers
     ]
     stops = [AtEnd(roster.stop) for roster in rosters]
-    monitor = runtime.monitor
-    told = AtEnd(
-        lambda: tell_saved(monitor, [*monitor.ps_runs().values()]) if runtime.guard.should_stop else None
-    )
-    return [*_summary_hooks(saving), wait, *stops, *loops, *savers, told]
 
+    def let_ps_end():
+        if runtime.guard.should_stop:
+            tell_saved(runtime.monitor, [*runtime.monitor.ps_runs().values()])
 
-def _is_model_whole(monitor):
-    """Whether the chief has brought the model up on the ps processes that there are."""
-    return monitor.view().record("model").get("ps_runs") == monitor.ps_runs()
+    return [*_summary_hooks(saving), wait, *stops, *loops, *savers, AtEnd(let_ps_end)]
 
 
 def _make_roster(runtime, creator, optimizers):

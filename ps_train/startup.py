@@ -10,7 +10,7 @@ import threading
 from ps_train import net, server, session, task_context, worker
 from ps_train.addresses import is_loopback, split_address
 from ps_train.board import Board
-from ps_train.explain import one_line
+from ps_train.ending import save_if_possible
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
@@ -68,14 +68,7 @@ def _openness(address):
 
 def _rescue(runtime):
     """The chief's last resort after a signal: its step does not end, but the others' work can be saved."""
-
-    def save():
-        try:
-            runtime.rescue()
-        except Exception as error:  # thread boundary: the process ends anyway
-            log.error("the model is not saved: %s", one_line(error))
-
-    thread = threading.Thread(target=save, daemon=True, name="ps_train-rescue")
+    thread = threading.Thread(target=save_if_possible, args=(runtime,), daemon=True, name="ps_train-rescue")
     thread.start()
     thread.join(RESCUE_SECS)
 

@@ -63,11 +63,8 @@ class Summary(NamedTuple):
             return "No checkpoint was saved."
         num_lost = (last_step or 0) - (checkpoints.checkpoint_step(checkpoint) or 0)
         text = f"Checkpoint: {checkpoint}"
-        text += (
-            f" ({counted(num_lost, 'step')} after it {'is' if num_lost == 1 else 'are'} lost)"
-            if num_lost > 0
-            else ""
-        )
+        if num_lost > 0:
+            text += f" ({counted(num_lost, 'step')} after it {'is' if num_lost == 1 else 'are'} lost)"
         return f"{text}\nTo go on from there: {self._go_on(self.asked.train_steps)}" if can_go_on else text
 
     def what_next(self) -> str:

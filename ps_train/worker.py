@@ -15,6 +15,7 @@ import time
 
 from ps_train import checkpoints, graph, session
 from ps_train.board import ControlSession
+from ps_train.bring_up import is_model_whole, note_who_left
 from ps_train.compat import tf
 from ps_train.errors import PeerLostError, RefusedError
 from ps_train.explain import as_model_error, cause
@@ -99,31 +100,21 @@ def judge(runtime):
     if monitor.refusal is not None:
         return monitor.refusal
     view = monitor.view()
-    _note_who_left(runtime, view)
+    note_who_left(runtime, view)
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
         return failure
-    if monitor.get("state") not in ("training", "ending"):
-        bound = (
-            runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
-        )  # its waits have bounds, a session's calls have none
+    is_up = monitor.get("state") in ("training", "ending")
+    if not is_up:  # the waits of the bring-up have bounds, a session's calls have none
+        bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
         if link.silent_secs() > bound:
             return PeerLostError(
                 f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}"
             )
-    if view.record("job").get("is_over") or monitor.get("state") not in ("training", "ending"):
+    if view.record("job").get("is_over") or not is_up:
         return None
     return _judge_workers(context, view, bound) or _judge_absent(runtime, view)
-
-
-def _note_who_left(runtime, view):
-    for task in map(str, runtime.context.cluster.training_tasks):
-        record = view.record(task)
-        if record.get("state") == "left":
-            runtime.left.add(task)
-        elif record:
-            runtime.left.discard(task)
 
 
 def _judge_absent(runtime, view):
@@ -234,7 +225,7 @@ def is_ps_lost(runtime, error):
     """Whether an error of the session comes of a ps that was lost, or that is a new process without the model."""
     if not isinstance(error, tf.errors.FailedPreconditionError):
         return isinstance(error, LOST)
-    return runtime.monitor.view().record("model").get("ps_runs") != runtime.monitor.ps_runs()
+    return not is_model_whole(runtime.monitor)
 
 
 def _await_refusal(monitor, sleep=time.sleep):

@@ -64,12 +64,12 @@ def model_error(what: str, source: str, error: BaseException, place: str | None 
             f"{where} uses {str(error).split(' is not')[0].strip('`')}, a TensorFlow 1 layer that Keras 3 "
             "lacks. Run pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 in the environment of every task."
         )
-    if isinstance(error, ImportError) and os.environ.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true"):
-        if importlib.util.find_spec("tf_keras") is None:
-            return ModelError(
-                f"{where} uses Keras, and TF_USE_LEGACY_KERAS is set, but tf_keras is not installed. Run pip install "
-                "tf_keras, or unset the variable."
-            )
+    wants_legacy = os.environ.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true")
+    if isinstance(error, ImportError) and wants_legacy and importlib.util.find_spec("tf_keras") is None:
+        return ModelError(
+            f"{where} uses Keras, and TF_USE_LEGACY_KERAS is set, but tf_keras is not installed. Run pip install "
+            "tf_keras, or unset the variable."
+        )
     return ModelError(f"{what} in {where} raised {type(error).__name__}: {_one_line(error)}")
 
 

@@ -91,9 +91,8 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.ledger: Any = None  # both are made by apply_gradients
         self.update_op: Any = None
         self.update_loop: Any = None  # on the chief
-        self.granted: Any = (
-            None  # the stamp of this worker's gradient, or REFUSED if it came too late for its update
-        )
+        # The stamp of this worker's gradient, or REFUSED if it came too late for its update.
+        self.granted: Any = None
         self.accumulators: Any = None  # list of (accumulator, device)
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 

@@ -201,13 +201,13 @@ class Job:
     def _note_end(self, task):
         status = task.running.status
         self.statuses[status] += 1
-        self._saved_at_loss = max(self._saved_at_loss, self._newest_checkpoint())
+        self._saved_at_loss = max(self._saved_at_loss, self.newest_checkpoint())
         expected = {138, 143, 137} if task.is_struck else {138}
         if status not in expected:
             self.problems.append(f"{task.name} ended with {status}")
         self._keep_samples(task)
 
-    def _newest_checkpoint(self):
+    def newest_checkpoint(self):
         path = checkpoints.latest_checkpoint(str(self.train_dir))
         return checkpoints.checkpoint_step(path) if path else 0
 
@@ -320,8 +320,8 @@ def main():
         while checker.poll() is None:
             time.sleep(0.05)
         problems = job.problems + ([] if checker.status == 0 else [f"see {own}/check.log"])
-        if args.runs and not problems and job._newest_checkpoint() != args.steps:
-            problems.append(f"the last checkpoint is at step {job._newest_checkpoint()}")
+        if args.runs and not problems and job.newest_checkpoint() != args.steps:
+            problems.append(f"the last checkpoint is at step {job.newest_checkpoint()}")
         print(
             f"{'FAILED' if problems else 'passed'} seed {seed}, {time.monotonic() - began:.0f} s: {describe(job)}",
             flush=True,

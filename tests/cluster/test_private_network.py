@@ -105,6 +105,8 @@ def test_others_can_neither_see_nor_reach_it(tmp_path, monkeypatch, start):
         expect_private(launcher, ports)
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(60) == 130
+    logs = [path.read_text() for path in tmp_path.glob("t/logs/*.log")]
+    assert not any("other addresses" in log for log in logs), "there are none"
     said = (tmp_path / "launcher.txt").read_text()
     assert re.search(
         r"^ps_train: To go on from there: .* --private_network(=true)?( |$)", said, re.MULTILINE
@@ -115,6 +117,8 @@ def test_without_the_flag_they_can(tmp_path):
     with local_cluster(tmp_path) as (_, ports):
         assert len(ports) == 3 and set(ports) <= listening()
         assert all(can_connect(port) for port in ports)
+        logs = [path.read_text() for path in tmp_path.glob("t/logs/*.log")]
+        assert sum(", and on this host's other addresses: " in log for log in logs) == 3
 
 
 def test_a_user_without_privileges(tmp_path):
