@@ -68,6 +68,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._optimizers, self._before_save, self._end_secs = optimizers, before_save, end_secs
         self._saved_step = self._saved_at = None
+        self._has_ended = False
 
     def begin(self):
         """Adds a reader of the global step."""
@@ -78,6 +79,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         """Saves at once when there is no checkpoint yet, so that a restart has something to go back to."""
         step = int(session.run(self._read_step))
+        self._has_ended = False
         self._claim_directory()
         self._known.update(all_checkpoints(self._train_dir))
         self._saved_at = self._clock()
@@ -210,7 +212,9 @@ class CheckpointHook(tf1.train.SessionRunHook):
             )
 
     def end(self, session):
-        """Saves the last step if it is not saved yet."""
+        """Saves the last step if it is not saved yet; only the first call in a session does."""
+        if self._has_ended:
+            return
         step = int(session.run(self._read_step))
         if step != self._saved_step:
             self._save_or_fail(session, step, self._end_secs())
@@ -219,6 +223,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         claim = _claims.pop(os.path.realpath(self._train_dir), None)
         if claim is not None:
             os.close(claim)
+        self._has_ended = True
 
     def is_due(self, step):
         """Whether a period is over at this step."""

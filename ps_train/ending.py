@@ -5,9 +5,13 @@ The order in which `session` lists all hooks is the order of the end, which is w
 1. `hooks.StepHook` counts, stops at the target, shows progress;
 2. the user's hooks, then `StopNoticeHook`, which sees whether one of them has asked to stop;
 3. `MemberHook` of each synchronous optimizer leaves the rounds;
-4. chief: `WaitForWorkersHook` waits until every other worker that joined has left, saving when it is due;
+4. chief: `WaitForWorkersHook` waits until every other worker that joined is done or has left, saving when it is due;
 5. chief: `UpdateLoop` of each synchronous optimizer stops, as nobody is left to serve;
 6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
+
+On the command line 3 to 6, and `WaitForSave` of the other workers, are step functions of the session (`EndingWait`), and come
+before 1 then: a ps that is lost before the last step is saved takes the model back, and everybody trains on. An end within
+`MonitoredSession.close`, as a script's, can only fail then.
 """
 
 import contextlib
@@ -16,7 +20,7 @@ import time
 from typing import Any
 
 from ps_train.board import BoardError
-from ps_train.cluster import ENDED
+from ps_train.cluster import DONE, ENDED
 from ps_train.compat import tf, tf1
 from ps_train.explain import one_line
 from ps_train.hooks import STALE, as_preemption
@@ -141,57 +145,27 @@ class AtEnd(tf1.train.SessionRunHook):
         self._function()
 
 
-class WaitForWorkersHook(tf1.train.SessionRunHook):
-    """The chief's last duty: the job is over when every other worker that joined has left.
-
-    A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
-    longer than `peer_timeout_secs`; one that is silent for that long counts as gone.
-
-    A signal mostly goes to all tasks of a job at once: the chief then waits `SIGNAL_SECS` for the first of the others to
-    stop, and `STOPPING_SECS` for the rest of them, so that their last steps are in the checkpoint.
+class EndingWait:
+    """What a task does at the end of its loop, as a step function: a ps that is lost meanwhile is answered with a new session.
 
     Args:
       monitor: whose boards say who is there.
-      others: the other training tasks.
       guard: ends the wait.
       step_hook: the StepHook, which knows whether the target is reached.
-      on_idle: called with the session between looks; saves when it is due.
-      stop_secs: once the target is reached, how long a worker may take to leave.
-      peer_timeout_secs: see above.
       members: this task's MemberHooks, which leave their rounds before the wait.
       is_ps_lost: function of an error: whether it comes of a ps that was lost.
     """
 
-    SIGNAL_SECS = 1.5
-    STOPPING_SECS = 3.0
+    POLL_SECS = 0.1
 
-    def __init__(
-        self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),
-        is_ps_lost=lambda error: False,
-    ):  # fmt: skip
-        self._monitor, self._others, self._guard = monitor, others, guard
-        self._step_hook, self._members = step_hook, members
-        self._on_idle, self._is_ps_lost = on_idle, is_ps_lost
-        self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
-        self._is_reached = False
+    def __init__(self, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False):
+        self._monitor, self._guard, self._step_hook = monitor, guard, step_hook
+        self._members, self._is_ps_lost = members, is_ps_lost
         self._waits_in: Any = None  # session
         self.is_over = False
 
-    def after_create_session(self, session, coord):
-        """Notes a target that was reached before the first step."""
-        self._is_reached = coord.should_stop()
-
-    def after_run(self, run_context, run_values):
-        """Notes that a hook has asked to stop: the loop ends at a target, and not at the end of the data."""
-        self._is_reached = self._is_reached or run_context.stop_requested
-
     def run(self, step_context):
-        """The wait as a step function, so that a ps that is lost meanwhile is answered with a new session.
-
-        The command line waits here; a script's session waits in `end`, where there is no way back to training.
-
-        `is_over` says afterwards whether that was it; after a new session there is training to do.
-        """
+        """Waits; `is_over` says afterwards whether that was it: after a new session there is training to do."""
         session = self._step_hook.session
         if self._waits_in is not None and self._waits_in is not session:
             self._waits_in = None
@@ -201,24 +175,119 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         try:
             for member in self._members:
                 member.leave(session)
-            self.end(session)
+            self.wait(session)
         except STALE as error:
             raise as_preemption(error, self._is_ps_lost) from error
         self.is_over = True
 
+    def wait(self, session):
+        """Returns when this task may end."""
+        raise NotImplementedError
+
+    def look(self, session):
+        """Raises an error of TensorFlow's if a ps was lost."""
+        self._step_hook.look(session)  # finds out that the ps with the step is lost
+        declared = self._monitor.view().record("model").get("ps_runs", {})
+        if any(declared.get(name, run) != run for name, run in self._monitor.ps_runs().items()):
+            raise tf.errors.AbortedError(None, None, "a ps was restarted")
+
+
+class WaitForSave(EndingWait):
+    """A worker's end: at the target it stays until the chief has saved, and so may not have to go back.
+
+    Args:
+      chief: name of the chief's task.
+      monitor, guard, step_hook, members, is_ps_lost: see EndingWait.
+    """
+
+    def __init__(self, chief, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False):
+        super().__init__(monitor, guard, step_hook, members, is_ps_lost)
+        self._chief = chief
+
+    def wait(self, session):
+        """Waits for the chief's end, if the target is reached; a worker without data has nothing to come back for."""
+        if not self._step_hook.is_reached:
+            return
+        self._monitor.post(state=DONE)
+        start = awake_clock()
+        line_due = line_throttle(start)
+        while not (self._guard.should_stop or self._has_saved()):
+            now = awake_clock()
+            self.look(session)
+            if line_due.is_due(now):
+                log.info(
+                    "done: waiting for %s to save the last step: %.0f s so far", self._chief, now - start
+                )
+            time.sleep(self.POLL_SECS)
+
+    def _has_saved(self):
+        view = self._monitor.view()
+        has_ended = view.record(self._chief).get("state") in ("left", "stopped")
+        return has_ended or bool(view.record("job").get("is_over"))
+
+
+class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
+    """The chief's last duty: the job is over when every other worker that joined is done or has left.
+
+    A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
+    longer than `peer_timeout_secs`; one that is silent for that long counts as gone.
+
+    A signal mostly goes to all tasks of a job at once: the chief then waits `SIGNAL_SECS` for the first of the others to
+    stop, and `STOPPING_SECS` for the rest of them, so that their last steps are in the checkpoint.
+
+    The command line waits in `run`; a script's session in `end`, where there is no way back to training.
+
+    Args:
+      monitor, guard, step_hook, members, is_ps_lost: see EndingWait.
+      others: the other training tasks.
+      on_idle: called with the session between looks; saves when it is due.
+      stop_secs: once the target is reached, how long a worker may take to leave.
+      peer_timeout_secs: see above.
+      finals: the hooks whose `end` saves the last step, called after the wait in `run`, and once more by the session.
+    """
+
+    SIGNAL_SECS = 1.5
+    STOPPING_SECS = 3.0
+
+    def __init__(
+        self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),
+        is_ps_lost=lambda error: False, finals=(),
+    ):  # fmt: skip
+        super().__init__(monitor, guard, step_hook, members, is_ps_lost)
+        self._others, self._on_idle, self._finals = others, on_idle, finals
+        self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
+        self._is_reached = False
+
+    def after_create_session(self, session, coord):
+        """Notes a target that was reached before the first step."""
+        self._is_reached = coord.should_stop()
+
+    def after_run(self, run_context, run_values):
+        """Notes that a hook has asked to stop: the loop ends at a target, and not at the end of the data."""
+        self._is_reached = self._is_reached or run_context.stop_requested
+
     def end(self, session):
         """Waits, unless `run` has."""
-        if self.is_over:
-            return
+        if not self.is_over:
+            self._wait_for_others(session)
+
+    def wait(self, session):
+        """Waits for the others, then saves."""
+        self._wait_for_others(session)
+        if self._guard.failure is None:
+            for hook in self._finals:
+                hook.end(session)
+
+    def _wait_for_others(self, session):
         self._is_reached = self._is_reached or self._step_hook.is_reached
+        if self._step_hook.is_reached:
+            self._monitor.post(state=DONE)
         start = awake_clock()
         signal_at = None
         line_due = line_throttle(start)
         while self._guard.failure is None:
             now = awake_clock()
-            self._step_hook.look(session)  # also finds out that the ps with the step is lost
-            if self._is_a_ps_new():
-                raise tf.errors.AbortedError(None, None, "a ps was restarted")
+            self.look(session)
             if self._guard.stop_signal is not None:
                 signal_at = now if signal_at is None else signal_at
                 pending = self.stopping(now - signal_at)
@@ -229,11 +298,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
             if line_due.is_due(now):
                 log.info("waiting for %s to finish: %.0f s so far", ", ".join(pending), now - start)
             self._on_idle(session)
-            time.sleep(0.1)
-
-    def _is_a_ps_new(self):
-        declared = self._monitor.view().record("model").get("ps_runs", {})
-        return any(declared.get(name, run) != run for name, run in self._monitor.ps_runs().items())
+            time.sleep(self.POLL_SECS)
 
     def stopping(self, waited):
         """Names of the workers that may be about to stop, `waited` seconds after the signal."""
@@ -245,7 +310,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         return [
             str(task)
             for task, record in records.items()
-            if record and record["state"] not in ENDED and view.age(str(task)) < self.STOPPING_SECS
+            if record and record["state"] not in (DONE, *ENDED) and view.age(str(task)) < self.STOPPING_SECS
         ]
 
     def pending(self, waited):
@@ -259,7 +324,7 @@ class WaitForWorkersHook(tf1.train.SessionRunHook):
         if not record:
             is_over = self._is_reached or waited > self._peer_timeout_secs
             return "" if is_over else f"{name} (has not joined)"
-        if record["state"] in ENDED or view.age(name) > self._peer_timeout_secs:
+        if record["state"] in (DONE, *ENDED) or view.age(name) > self._peer_timeout_secs:
             return ""
         if self._is_reached and waited > self._stop_secs:
             log.warning(

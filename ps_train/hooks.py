@@ -238,7 +238,7 @@ class StepRunner:
         self.update_loops: list[Any] = []
 
     def loop(self, session):
-        """Steps until the target, the end of the data or a stop; then, on the chief, the wait for the others.
+        """Steps until the target, the end of the data or a stop; then the wait for the other tasks.
 
         A ps that is lost during that wait takes the model back to a checkpoint: there are more steps to do then.
 
@@ -249,8 +249,6 @@ class StepRunner:
             with contextlib.suppress(tf.errors.OutOfRangeError):  # the data is used up
                 while not (session.should_stop() or self._step_hook.is_last):
                     session.run_step_fn(self.run)
-            if self.wait_hook is None:
-                return
             session.run_step_fn(self.wait_hook.run)
             if self.wait_hook.is_over:
                 return

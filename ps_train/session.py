@@ -15,7 +15,14 @@ from typing import Any
 from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
-from ps_train.ending import AtEnd, StopNoticeHook, StoppingPsWatch, WaitForWorkersHook, tell_saved
+from ps_train.ending import (
+    AtEnd,
+    StopNoticeHook,
+    StoppingPsWatch,
+    WaitForSave,
+    WaitForWorkersHook,
+    tell_saved,
+)
 from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.stall_watch import StallWatch
@@ -114,14 +121,35 @@ def make(
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
         rosters = [_make_roster(runtime, creator, optimizers)]
-        ending = _chief_hooks(
-            runtime, creator, optimizers, saving, step_hook, rosters, all_members, is_ps_lost
+        finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
+        # A hook of the user's may change the model in its `end`, which comes before the last save.
+        has_own_hooks = len(hooks) > len(all_members) - len(members)
+        wait = WaitForWorkersHook(
+            runtime.monitor,
+            [task for task in runtime.context.cluster.training_tasks if task != runtime.context.task],
+            runtime.guard,
+            step_hook,
+            on_idle=lambda session: [
+                hook.save_if_due(session) for hook in finals if isinstance(hook, CheckpointHook)
+            ],
+            stop_secs=runtime.timeouts.shutdown_timeout_secs,
+            peer_timeout_secs=runtime.timeouts.peer_timeout_secs,
+            members=all_members,
+            is_ps_lost=is_ps_lost,
+            finals=[] if has_own_hooks else finals,
         )
-        ordered = [*rosters, *ordered, *ending]
+        ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
     if step_runner is not None:
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
-        step_runner.wait_hook = _first(ordered, WaitForWorkersHook)
+        step_runner.wait_hook = _first(ordered, WaitForWorkersHook) or WaitForSave(
+            str(runtime.context.cluster.chief_task),
+            runtime.monitor,
+            runtime.guard,
+            step_hook,
+            all_members,
+            is_ps_lost,
+        )
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
@@ -140,8 +168,9 @@ def _first(hooks, kind):
     return next((hook for hook in hooks if isinstance(hook, kind)), None)
 
 
-def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, members, is_ps_lost):
-    context, timeouts = runtime.context, runtime.timeouts
+def _final_hooks(runtime, creator, optimizers, saving, rosters):
+    """The chief's hooks by which the last step is saved, in their order."""
+    timeouts = runtime.timeouts
     savers = []
     if saving.train_dir:
         global_step = tf1.train.get_global_step()
@@ -161,17 +190,6 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
         runtime.rescue = lambda: savers[0].rescue(
             creator.make_raw_session, lambda: is_model_whole(runtime.monitor)
         )
-    wait = WaitForWorkersHook(
-        runtime.monitor,
-        [task for task in context.cluster.training_tasks if task != context.task],
-        runtime.guard,
-        step_hook,
-        on_idle=lambda session: [hook.save_if_due(session) for hook in savers],
-        stop_secs=timeouts.shutdown_timeout_secs,
-        peer_timeout_secs=timeouts.peer_timeout_secs,
-        members=members,
-        is_ps_lost=is_ps_lost,
-    )
     loops = [
         UpdateLoop(
             optimizer,
@@ -181,13 +199,15 @@ def _chief_hooks(runtime, creator, optimizers, saving, step_hook, rosters, membe
         )
         for optimizer in optimizers
     ]
-    stops = [AtEnd(roster.stop) for roster in rosters]
+    return [*(AtEnd(roster.stop) for roster in rosters), *loops, *savers]
 
-    def let_ps_end():
+
+def _let_ps_end(runtime):
+    def tell():
         if runtime.guard.should_stop:
             tell_saved(runtime.monitor, [*runtime.monitor.ps_runs().values()])
 
-    return [*_summary_hooks(saving), wait, *stops, *loops, *savers, AtEnd(let_ps_end)]
+    return tell
 
 
 def _make_roster(runtime, creator, optimizers):

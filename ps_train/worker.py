@@ -3,7 +3,7 @@
 The end of a worker, in order of preference:
 
 - the target is reached, or its data is used up: it leaves the boards as "left"; the chief first waits for the others and
-  saves the last step. Status 0.
+  saves the last step, and at the target the others wait for that. Status 0.
 - SIGINT, SIGTERM: the loop ends after the step, the chief saves. Status 130, 143.
 - a ps, the chief, or (sync) any worker that is needed is silent for `peer_timeout_secs`: status 138.
 - a task failed for good (status 1): this one ends with 1, too, naming it.
@@ -16,6 +16,7 @@ import time
 from ps_train import checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.bring_up import is_model_whole, note_who_left
+from ps_train.cluster import DONE
 from ps_train.compat import tf
 from ps_train.errors import PeerLostError, RefusedError
 from ps_train.explain import as_model_error, cause
@@ -104,7 +105,7 @@ def judge(runtime):
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
         return failure
-    is_up = monitor.get("state") in ("training", "ending")
+    is_up = monitor.get("state") in ("training", "ending", DONE)
     if not is_up:  # the waits of the bring-up have bounds, a session's calls have none
         bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
@@ -114,6 +115,8 @@ def judge(runtime):
             )
     if view.record("job").get("is_over") or not is_up:
         return None
+    if monitor.get("state") == DONE:
+        return _judge_workers(context, view, bound, needs_all=False)
     return _judge_workers(context, view, bound) or _judge_absent(runtime, view)
 
 
@@ -140,17 +143,20 @@ def _judge_absent(runtime, view):
     )
 
 
-def _judge_workers(context, view, bound):
-    """An error if the chief is lost, or (sync) so many others that no update can have all the gradients that it needs."""
+def _judge_workers(context, view, bound, needs_all=True):
+    """An error if the chief is lost, or (sync) so many others that no update can have all the gradients that it needs.
+
+    Without `needs_all` there is no update to come, and the chief alone counts.
+    """
     chief = context.cluster.chief_task
     others = [task for task in context.cluster.training_tasks if task != context.task]
     records = {task: view.record(str(task)) for task in others}
     left = [task for task in others if records[task].get("state") == "left"]
     lost = [task for task in others if records[task] and task not in left and view.age(str(task)) > bound]
-    if context.update != "sync" or context.on_worker_loss == "continue":
+    if context.update != "sync" or context.on_worker_loss == "continue" or not needs_all:
         lost = [task for task in lost if task == chief]
     num_present = context.cluster.num_workers - len(left)
-    num_needed = min(context.quorum, num_present) if context.update == "sync" else 1
+    num_needed = min(context.quorum, num_present) if context.update == "sync" and needs_all else 1
     if not lost or (chief not in lost and num_present - len(lost) >= num_needed):
         return None
     named = ", ".join(

@@ -2,8 +2,9 @@
 
     python tests/benchmarks/step_overhead.py [--segments=20] [--steps=300]
 
-One ps and one worker as two processes on loopback. Segments of steps are run in turn by the training loop and by a raw
-session, on the same graph and server; the figure is the ratio of their times, segment by segment. Not a timed test.
+One ps and one worker as two processes on loopback. Segments of steps are run in turn by a raw session that runs the train op
+alone, by one that fetches the loss and the global step too, as scripts do, and by the training loop, on the same graph and
+server. The figures are the ratios of the loop's time to those of the other two, segment by segment. Not a timed test.
 """
 
 import argparse
@@ -43,7 +44,7 @@ MODELS = {
 
 
 def measure(model, cluster, update, segments, steps):
-    """Ratio of the training loop's time to the bare loop's, for each pair of segments; and the bare step in ms."""
+    """(ratios to the train op alone, ratios to the same fetches, ms of the train op alone), each for each segment."""
     from ps_train import graph, session
     from ps_train.hooks import StepHook, StepRunner
     from ps_train.reports import Report
@@ -56,28 +57,32 @@ def measure(model, cluster, update, segments, steps):
     ops = graph.build_train(runtime.context, TrainConfig(update=update), model)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
     hook = StepHook(report, runtime.monitor, runtime.guard, ops.global_step, fetches)
-    ratios, bare_ms = [], []
+    rows = []
     with ops.graph.as_default():
         runner = StepRunner(ops, hook, fetches)
         with session.make(runtime, hook, session.Saving(), step_runner=runner) as sess:
             raw = sess._tf_sess()
             for segment in range(segments + 1):
-                start = time.perf_counter()
-                for _ in range(steps):
-                    raw.run(ops.step)
-                middle = time.perf_counter()
-                before = report.local_steps
+                bare = step_secs(lambda: raw.run(ops.step), steps)
+                fetching = step_secs(lambda: raw.run([ops.step, fetches]), steps)
+                start, before = time.perf_counter(), report.local_steps
                 while report.local_steps < before + steps:
                     sess.run_step_fn(runner.run)
-                end = time.perf_counter()
+                loop = (time.perf_counter() - start) / (report.local_steps - before)
                 if segment:  # the first warms up
-                    done = report.local_steps - before
-                    ratios.append((end - middle) / done / ((middle - start) / steps))
-                    bare_ms.append((middle - start) / steps * 1e3)
+                    rows.append((loop / bare, loop / fetching, bare * 1e3))
     from ps_train import worker
 
     worker.leave(runtime, "left", 0, "benchmark")
-    return ratios, bare_ms
+    return zip(*rows, strict=True)
+
+
+def step_secs(step, steps):
+    """Mean seconds of a step."""
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return (time.perf_counter() - start) / steps
 
 
 def run_pair(make_model, update, segments, steps):
@@ -91,15 +96,20 @@ def run_pair(make_model, update, segments, steps):
     read, write = os.pipe()
     worker = os.fork()
     if worker == 0:
-        ratios, bare = measure(make_model(), cluster, update, segments, steps)
-        quarts = statistics.quantiles(ratios, n=4)
-        line = f"{statistics.median(ratios):.3f} (quartiles {quarts[0]:.3f}-{quarts[2]:.3f}), bare step "
-        os.write(write, (line + f"{statistics.median(bare):.2f} ms").encode())
+        to_bare, to_fetching, bare_ms = measure(make_model(), cluster, update, segments, steps)
+        line = f"{spread(to_bare)} of the train op alone ({statistics.median(bare_ms):.2f} ms), "
+        os.write(write, (line + f"{spread(to_fetching)} with the same fetches").encode())
         os._exit(0)
     os.waitpid(worker, 0)
     os.close(write)
     os.waitpid(ps, 0)
     return os.read(read, 1000).decode()
+
+
+def spread(ratios):
+    """Their median and quartiles in words."""
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return f"{statistics.median(ratios):.3f} ({low:.3f}-{high:.3f})"
 
 
 def main():
@@ -110,7 +120,8 @@ def main():
     args = parser.parse_args()
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     print(
-        f"time of the training loop / bare session.run, {args.segments} segments of {args.steps} steps, TF {tf.__version__}"
+        "time of the training loop over session.run, median (quartiles) of "
+        f"{args.segments} segments of {args.steps} steps, TF {tf.__version__}"
     )
     for name, make_model in MODELS.items():
         for update in ("async", "sync"):

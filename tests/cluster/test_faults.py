@@ -125,6 +125,23 @@ def test_ps_is_lost_while_the_chief_waits_for_the_others(make_job):
     assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"]
 
 
+def test_ps_is_lost_when_the_target_is_reached_and_not_saved(make_job):
+    """The workers stay until the last step is saved; here they go back with the model and reach the target once more."""
+    flags = ["--train_steps=150", "--save_checkpoint_steps=1000", "--log_every_secs=0.2"]
+    job = make_job(1, 3, flags=flags, params="slow=all:50", timeout_secs=40)
+    ps, chief, *others = job.start_all()
+    wait_for_step(chief, 10)
+    chief.send(signal.SIGSTOP)
+    for other in others:
+        other.wait_for_line("done: waiting for worker:0 to save the last step")
+    ps.kill()
+    again = job.start("ps:0")
+    chief.send(signal.SIGCONT)
+    job.expect_exits(0, [again, chief, *others])
+    assert "restored " in chief.log and checkpoint_of(job.train_dir)["global_step"] >= 150
+    assert sum(worker.report["local_steps"] for worker in (chief, *others)) > 250
+
+
 def test_ps_in_another_order_on_one_worker(make_job):
     job = make_job(2, 2, flags=["--train_steps=20"])
     swapped = ",".join(reversed(job.ps_hosts))

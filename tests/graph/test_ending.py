@@ -8,7 +8,7 @@ from fakes import FakeGuard, FakeMonitor, FakeRuntime, FakeView
 
 from ps_train.cluster import TaskId
 from ps_train.compat import tf
-from ps_train.ending import StopNoticeHook, StoppingPsWatch, WaitForWorkersHook
+from ps_train.ending import StopNoticeHook, StoppingPsWatch, WaitForSave, WaitForWorkersHook
 from ps_train.errors import PeerLostError, StoppedError
 from ps_train.logs import log
 
@@ -47,7 +47,7 @@ def test_workers_that_train_are_waited_for():
     assert pending(records, waited=1000) == ["worker:1 (training at step 9)", "worker:2 (ending at step 12)"]
 
 
-@pytest.mark.parametrize("state", ["left", "failed", "stopped"])
+@pytest.mark.parametrize("state", ["left", "failed", "stopped", "done"])
 def test_workers_that_have_ended_are_not(state):
     assert pending({"worker:1": {"state": state}, "worker:2": TRAINING}) == ["worker:2 (training at step 9)"]
 
@@ -116,6 +116,79 @@ def test_members_leave_their_rounds_before_the_wait():
     hook = make_wait({"worker:1": STOPPED, "worker:2": STOPPED}, members=[SimpleNamespace(leave=left.append)])
     hook.run(None)
     assert hook.is_over and left == ["s1"]
+
+
+def test_a_chief_saves_before_it_is_over_and_goes_back_if_a_ps_is_lost_just_then():
+    saved = []
+
+    def save(session):
+        if session == "s1":
+            raise tf.errors.CancelledError(None, None, "lost while saving")
+        saved.append(session)
+
+    records = {"worker:1": {"state": "done", "step": 12}, "worker:2": {"state": "left"}}
+    hook = make_wait(records, finals=[SimpleNamespace(end=save)], is_ps_lost=lambda error: True)
+    with pytest.raises(tf.errors.AbortedError, match="lost while saving"):
+        hook.run(None)
+    hook._step_hook.session = "s2"
+    hook.run(None)
+    assert not hook.is_over and not saved
+    hook.run(None)
+    assert hook.is_over and saved == ["s2"]
+
+
+# A worker at the target stays until the chief has saved.
+
+
+def wait_for_save(views, is_reached=True, guard=None, **options):
+    """(hook, monitor): one look at each of these views."""
+    monitor = FakeMonitor(views[0])
+    pending = iter(views)
+
+    def look(session):
+        monitor.shown = next(pending)
+
+    step_hook = SimpleNamespace(is_reached=is_reached, session="s1", look=look, end=lambda session: None)
+    return WaitForSave("worker:0", monitor, guard or FakeGuard(), step_hook, **options), monitor
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"job": {"is_over": True}}, {"worker:0": {"state": "stopped"}}, {"worker:0": {"state": "left"}}],
+    ids=["over", "stopped", "left"],
+)
+def test_a_worker_at_the_target_waits_for_the_save(last):
+    views = [FakeView({"worker:0": {"state": "done"}})] * 3 + [FakeView(last)]
+    hook, monitor = wait_for_save(views)
+    hook.run(None)
+    assert hook.is_over and monitor.fields["state"] == "done" and monitor.shown is views[-1]
+
+
+def test_a_worker_without_data_does_not():
+    hook, monitor = wait_for_save([FakeView({"worker:0": TRAINING})], is_reached=False)
+    hook.run(None)
+    assert hook.is_over and "state" not in monitor.fields
+
+
+def test_nor_does_one_that_is_to_stop():
+    guard = FakeGuard(StoppedError("stopped by SIGTERM", 143))
+    hook, _ = wait_for_save([FakeView({"worker:0": TRAINING})], guard=guard)
+    hook.run(None)
+    assert hook.is_over
+
+
+def test_a_worker_at_the_target_trains_on_after_a_roll_back():
+    hook, monitor = wait_for_save([FakeView({"worker:0": TRAINING})] * 9, is_ps_lost=lambda error: True)
+
+    def lost(session):
+        raise tf.errors.FailedPreconditionError(None, None, "w is uninitialized")
+
+    hook._step_hook.look = lost
+    with pytest.raises(tf.errors.AbortedError, match="uninitialized"):
+        hook.run(None)
+    hook._step_hook.session = "s2"
+    hook.run(None)
+    assert not hook.is_over, "the loop goes on"
 
 
 # A hook of the user's asks to stop.

@@ -379,11 +379,12 @@ def test_a_rescue_saves_a_whole_model_only(saving, tmp_path, lines):
     assert saved_steps(tmp_path) == [0, 4]
 
 
-def test_the_last_step_is_saved_once(saving, tmp_path, lines):
+def test_the_last_step_of_a_session_is_saved_once(saving, tmp_path, lines):
     hook, _, session, set_step = saving(save_secs=600)
-    hook.after_create_session(session, None)
-    set_step(5)
-    hook.end(session)
-    hook.end(session)
-    assert saved_steps(tmp_path) == [0, 5]
-    assert lines() == [f"saved {tmp_path / 'model.ckpt-5'}"] * 2
+    for step in (5, 6):
+        hook.after_create_session(session, None)
+        set_step(step)
+        hook.end(session)
+        hook.end(session)
+    assert saved_steps(tmp_path) == [0, 5, 6]
+    assert lines() == [f"saved {tmp_path / 'model.ckpt-5'}", f"saved {tmp_path / 'model.ckpt-6'}"]

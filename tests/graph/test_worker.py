@@ -152,6 +152,14 @@ def test_nobody_is_missed_when_the_job_is_over():
     assert judge({"worker:0": OK, "job": {"is_over": True}}, {"worker:0": 99}) is None
 
 
+def test_at_the_target_the_chief_alone_is_missed():
+    ages = {"worker:0": 59, "worker:2": 61}
+    records = {"worker:0": OK, "worker:2": OK}
+    assert judge(records, ages, update="sync")[1] == 138
+    assert judge(records, ages, update="sync", state="done") is None
+    assert judge(records, {"worker:0": 61}, update="sync", state="done")[1] == 138
+
+
 # How a user's error is told.
 
 
