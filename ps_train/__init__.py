@@ -62,6 +62,7 @@ _HOMES = {
     "SyncReplicasOptimizer": "updates.sync",
     "TaskId": "cluster",
     "UsageError": "errors",
+    "global_batch_size": "task_context",
     "replica_device_setter": "placement",
 }
 

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 
-from ps_train.checkpoints import all_checkpoints, checkpoint_step, latest_checkpoint
+from ps_train.checkpoints import all_checkpoints, checkpoint_step, latest_checkpoint, remove_interrupted
 from ps_train.compat import tf, tf1
 from ps_train.errors import UsageError
 from ps_train.explain import cause
@@ -187,13 +187,15 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._known.add(path)
 
     def _claim_directory(self):
-        """Locks the directory until the end; warns if another process of this host has done so."""
+        """Locks the directory until the end, and tidies it; warns if another process of this host has locked it."""
         path = os.path.realpath(self._train_dir)
         if path in _claims or fcntl is None:
             return
         try:
             _claims[path] = os.open(path, os.O_RDONLY)
             fcntl.flock(_claims[path], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if remove_interrupted(path):
+                log.info("removed what a save that was cut off had left in %s", self._train_dir)
         except BlockingIOError:
             log.warning(
                 "another job is saving in %s, too: each overwrites the other's checkpoints. Give each job a train_dir of its own",

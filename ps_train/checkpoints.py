@@ -39,6 +39,20 @@ def _listed(train_dir, key):
     return [path for path in paths if os.path.exists(path + ".index")]
 
 
+def remove_interrupted(train_dir):
+    """Removes the files of saves that were cut off, as by SIGKILL, which no later save would; how many they were.
+
+    Only for who has the directory for itself: a save that is going on has such files, too.
+    """
+    names = [
+        name for name in os.listdir(train_dir) if re.fullmatch(r"model\.ckpt-\d+\..+\.tempstate\d+", name)
+    ]
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(train_dir, name))
+    return len(names)
+
+
 def _unescaped(text):
     """A string of protobuf's text format, whose bytes above 127 are octal escapes of UTF-8."""
     raw = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1", "ignore")

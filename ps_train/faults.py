@@ -110,9 +110,9 @@ def parse_fault(kind: str, text: str) -> Fault:
 
 def _parse_secs(kind: str, text: str, after: str | None) -> float | None:
     if kind == "stop":
-        expected = "Expected seconds above 0, such as 20s"
+        expected = "Expected seconds above 0 and below a million, such as 20s"
     else:
-        expected = "Expected seconds, such as 5s, or never"
+        expected = "Expected seconds below a million, such as 5s, or never"
         if after is None:
             return RESTART_SECS
         if after == "never":

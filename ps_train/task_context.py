@@ -74,6 +74,31 @@ def current():
     return _current[0]
 
 
+def global_batch_size(batch_size):
+    """How many examples one global step uses: what to count epochs and learning-rate schedules by.
+
+    In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), so that
+    a schedule in steps runs that much faster through the data. In `model_fn`, for a rate that falls every two epochs
+    whatever the cluster and the update rule:
+
+        steps = 2 * NUM_EXAMPLES // ps_train.global_batch_size(64)
+        rate = tf.compat.v1.train.exponential_decay(0.1, tf.compat.v1.train.get_global_step(), steps, 0.5)
+
+    A script that makes its own `SyncReplicasOptimizer` knows its `replicas_to_aggregate` itself: it is not seen here.
+
+    Args:
+      batch_size: examples in a batch of one worker.
+
+    Returns:
+      int; `batch_size` itself outside a cluster, as in an evaluation.
+
+    >>> ps_train.global_batch_size(64)
+    64
+    """
+    context = current_or_none()
+    return batch_size * (context.quorum if context is not None and context.update == "sync" else 1)
+
+
 def current_or_none():
     """This process's task, or None outside a cluster (evaluation, a single process)."""
     return _current[0] if _current else None

@@ -116,8 +116,8 @@ def judge(runtime):
     if view.record("job").get("is_over") or not is_up:
         return None
     if monitor.get("state") == DONE:
-        return _judge_workers(context, view, bound, needs_all=False)
-    return _judge_workers(context, view, bound) or _judge_absent(runtime, view)
+        return _judge_workers(runtime, view, bound, needs_all=False)
+    return _judge_workers(runtime, view, bound) or _judge_absent(runtime, view)
 
 
 def _judge_absent(runtime, view):
@@ -143,15 +143,16 @@ def _judge_absent(runtime, view):
     )
 
 
-def _judge_workers(context, view, bound, needs_all=True):
+def _judge_workers(runtime, view, bound, needs_all=True):
     """An error if the chief is lost, or (sync) so many others that no update can have all the gradients that it needs.
 
     Without `needs_all` there is no update to come, and the chief alone counts.
     """
+    context = runtime.context
     chief = context.cluster.chief_task
     others = [task for task in context.cluster.training_tasks if task != context.task]
     records = {task: view.record(str(task)) for task in others}
-    left = [task for task in others if records[task].get("state") == "left"]
+    left = [task for task in others if str(task) in runtime.left]
     lost = [task for task in others if records[task] and task not in left and view.age(str(task)) > bound]
     if context.update != "sync" or context.on_worker_loss == "continue" or not needs_all:
         lost = [task for task in lost if task == chief]

@@ -336,6 +336,23 @@ def test_another_job_in_the_same_directory_is_named(saving, tmp_path, lines):
     assert line.startswith(f"{tmp_path / 'model.ckpt-99'} is not of this job: another one is saving there.")
 
 
+def test_what_a_save_that_was_cut_off_has_left_is_removed(saving, tmp_path, lines):
+    """Not while another job is saving there, whose files they may be."""
+    torn = tmp_path / "model.ckpt-9.data-00000-of-00001.tempstate14409882315215214105"
+    kept = tmp_path / "model.ckpt-9.mine.tempstate"
+    torn.touch(), kept.touch()
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    hook, _, session, _ = saving(save_steps=10)
+    hook.after_create_session(session, None)
+    assert torn.exists()
+    hook.end(session)
+    os.close(other)
+    hook.after_create_session(session, None)
+    assert not torn.exists() and kept.exists()
+    assert f"removed what a save that was cut off had left in {tmp_path}" in lines()
+
+
 def test_another_job_that_saves_there_at_the_same_time_is_named_at_once(saving, tmp_path, lines):
     """Not another session of this process; and no more once the other has ended."""
     other = os.open(tmp_path, os.O_RDONLY)

@@ -63,10 +63,10 @@ def test_faults(kind, text, fault):
         ("kill", "p@5", "--kill=p@5 has the task 'p'. Expected ps:0, worker:1, chief."),
         ("term", "ps:0@x", "--term=ps:0@x has the step 'x'. Expected a whole number from 1."),
         ("kill", "ps:0@0", "--kill=ps:0@0 has the step '0'. Expected a whole number from 1."),
-        ("kill", "ps:0@1:5", "--kill=ps:0@1:5 has the time '5'. Expected seconds, such as 5s, or never."),
+        ("kill", "ps:0@1:5", "--kill=ps:0@1:5 has the time '5'. Expected seconds below a million, such as 5s, or never."),
         ("stop", "ps:0@1", "--stop=ps:0@1 does not say for how long. Expected TASK@STEP:SECSs."),
-        ("stop", "ps:0@1:0s", "--stop=ps:0@1:0s has the time '0s'. Expected seconds above 0, such as 20s."),
-        ("stop", "ps:0@1:never", "--stop=ps:0@1:never has the time 'never'. Expected seconds above 0, such as 20s."),
+        ("stop", "ps:0@1:0s", "--stop=ps:0@1:0s has the time '0s'. Expected seconds above 0 and below a million, such as 20s."),
+        ("stop", "ps:0@1:never", "--stop=ps:0@1:never has the time 'never'. Expected seconds above 0 and below a million, such as 20s."),
     ],
 )  # fmt: skip
 def test_mistakes(kind, text, message):

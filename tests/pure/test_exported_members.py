@@ -22,6 +22,7 @@ PUBLIC = [
     "SyncReplicasOptimizer",
     "TaskId",
     "UsageError",
+    "global_batch_size",
     "replica_device_setter",
 ]
 NEED_TENSORFLOW = {
