@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ps_train.board import Board, BoardError
+from ps_train.board import REFUSED, Board, BoardError
 from ps_train.cluster import ENDED, Cluster, TaskId
 from ps_train.stall import describe_round
 from ps_train.updates.standing import LedgerReader, Standing
@@ -276,6 +276,9 @@ def _worker(
         remarks.append(f"{record['dropped']} of its gradients came too late and were dropped")
     rate, local_rate = record.get("rate"), record.get("local_rate")
     is_at_work = state == "training" and not is_silent
+    before = _newest(sight.first for sight in living).get(name, {})
+    if local_rate and record.get("local_steps") == before.get("local_steps") and _is_soon(local_rate):
+        local_rate = 0.0  # it was measured before the worker began to wait for something
     return TaskStatus(
         name, state, address, record.get("host"), record.get("pid"), record.get("step"), record.get("local_steps"),
         local_rate if is_at_work else None, record.get("loss"),
@@ -323,7 +326,12 @@ def _rate(
     if not known:
         return 0.0 if training and not rates else None
     rate = statistics.median(known)
-    return 0.0 if step == step_before and rate * LOOK_SECS > MIN_PASSED_STEPS else rate
+    return 0.0 if step == step_before and _is_soon(rate) else rate
+
+
+def _is_soon(rate: float) -> bool:
+    """Whether steps at this rate would have been seen between the two looks."""
+    return rate * LOOK_SECS > MIN_PASSED_STEPS
 
 
 # Telling.
@@ -366,6 +374,17 @@ def as_text(status: Status) -> str:
     if status.job_end is not None:
         lines.append(f"the job is over: {status.job_end}")
     return "\n".join([*lines, *status.notes])
+
+
+def why_unanswered(status: Status) -> str:
+    """A line for when no ps has answered."""
+    ps = [task for task in status.tasks if task.state == NO_ANSWER]
+    if all(REFUSED in task.remarks for task in ps):
+        return "No ps answers. The job has ended, or was not started yet; or check --ps_hosts."
+    return (
+        "No ps answers, and not all of them are gone: those are stopped, too busy, or cut off by the network. Look on their "
+        "hosts; or check --ps_hosts."
+    )
 
 
 def _cells(task: TaskStatus) -> tuple[str, ...]:

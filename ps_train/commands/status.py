@@ -45,7 +45,7 @@ def run(values: FlagValues) -> int:
     ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not seen.is_answered:
-        raise PeerLostError("No ps answers. The job has ended, or was not started yet; or check --ps_hosts.")
+        raise PeerLostError(status.why_unanswered(seen))
     return EXIT_DONE
 
 

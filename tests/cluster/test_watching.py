@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -110,6 +111,16 @@ def test_a_ps_is_stopped_and_then_dead(make_job):
         assert tasks["ps:1"]["state"] == "no answer" and re.fullmatch(reason, tasks["ps:1"]["remarks"][0])
         assert tasks["ps:0"]["state"] == "serving" and tasks["worker:0"]["state"] == "training"
         assert found["step"] > 0
+
+
+def test_no_ps_answers_and_one_is_not_gone():
+    with socket.create_server(("localhost", 0)) as silent:
+        (port,) = free_ports(1)
+        code, out, err, _ = run_status(f"--ps_hosts=localhost:{silent.getsockname()[1]},localhost:{port}")
+    assert code == 138
+    assert err.startswith(
+        "ps_train: No ps answers, and not all of them are gone: those are stopped, too busy,"
+    ), err
 
 
 def test_no_ps_answers():

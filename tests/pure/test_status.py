@@ -72,8 +72,11 @@ def worker(name, beat, **fields):
     return record(name, beat, **{**values, **fields})
 
 
-def sight(index=0, update="async", workers=None, later=None, silent=None, rounds=(), **more):
-    """What a ps says first, and then; `later` are changes of the workers' records, None: it is as before."""
+def sight(index=0, update="async", workers=None, later=None, silent=None, rounds=(), passed=30, **more):
+    """What a ps says first, and then; `later` are changes of the workers' records, None: it is as before.
+
+    Each worker has done `passed` steps between the two.
+    """
     me = f"ps:{index}"
     workers = {name: {} for name in WORKERS} if workers is None else workers
     head = [
@@ -86,7 +89,9 @@ def sight(index=0, update="async", workers=None, later=None, silent=None, rounds
         for name, fields in workers.items():
             changes = (later or {}).get(name, {})
             living = beat if changes is not None else 1
-            board.append(worker(name, living, **{**fields, **(changes or {} if beat == 2 else {})}))
+            now = {**fields, **(changes or {} if beat == 2 else {})}
+            now.setdefault("local_steps", 104 - (passed if beat == 1 and changes is not None else 0))
+            board.append(worker(name, living, **now))
         boards.append({entry["key"]: entry for entry in board})
     return Sight(TaskId("ps", index), f"p{index}:1", *boards, rounds=list(rounds))
 
@@ -113,13 +118,13 @@ def test_a_sync_job_that_waits():
     """For a worker that is silent: how long, a ps knows, which looks all the time."""
     seen = summarize(
         [
-            sight(0, "sync", {name: {} for name in WORKERS[:2]}, rounds=[[STUCK], [STUCK]]),
-            sight(1, "sync", {WORKERS[2]: {}}, {"worker:2": None}, {"worker:2": 41.3}),
+            sight(0, "sync", {name: {} for name in WORKERS[:2]}, rounds=[[STUCK], [STUCK]], passed=0),
+            sight(1, "sync", {WORKERS[2]: {}}, {"worker:2": None}, {"worker:2": 41.3}, passed=0),
         ]
     )
     assert as_text(seen).splitlines()[3:] == [
-        "worker:0  training  vm      7   312    104     30.0  0.25  now",
-        "worker:1  training  vm      7   312    104     30.0  0.25  now",
+        "worker:0  training  vm      7   312    104      0.0  0.25  now",
+        "worker:1  training  vm      7   312    104      0.0  0.25  now",
         "worker:2  training  vm      7   312    104           0.25  41 s ago",
         "worker:2: silent for 41 s; owes its gradient for step 313",
         "model: step 312/1000, 0.0 steps/s, sync, 3 gradients an update",
