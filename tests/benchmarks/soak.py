@@ -12,8 +12,7 @@ anything but 0 is started again with the same flags. Every few seconds a task at
 The weights turn in circles for ever: taken as a complex number w, the gradient of worker i is i w - target(i), so that after n
 steps of SGD w is -i mean(target) (1 - (1 - i rate)^n) whatever happened on the way. A gradient that was stale, doubled, missing
 or of a round that had been given up shows in the weights of a checkpoint, every one of which is kept and looked at. (In async
-any order is right; then they have to be finite. And when a model is taken back after workers have ended at the target, the rest
-is trained without them.) It is a failure if
+any order is right; then they have to be finite.) It is a failure if
 
 - no new step is made for STUCK_SECS, though no task is stopped;
 - a task ends with another status than 0, 138, 143 or that of the SIGKILL, or shows a traceback;
@@ -134,7 +133,7 @@ class Job:
         self.aged, self.problems, self.lost, self.restores = [], [], 0, 0
         self.step = self.num_steps = 0
         self._saved_at_loss, self._progress_at, self._sample_due = 0, time.monotonic(), 0.0
-        self.longest_pause, self.last_exact_step = 0.0, 10**12
+        self.longest_pause = 0.0
 
     def run(self, until):
         """Until that moment, or the job's end; then every task is asked to end, and has to."""
@@ -194,8 +193,6 @@ class Job:
         if step < self._saved_at_loss:
             self.problems.append(f"back to step {step}, with a checkpoint at {self._saved_at_loss}")
         self.lost += max(self.step - step, 0)
-        if any(task.running is not None and task.running.status == 0 for task in self.tasks):
-            self.last_exact_step = min(self.last_exact_step, step)
         self.step = min(self.step, step)
 
     def _note_end(self, task):
@@ -258,19 +255,18 @@ class Job:
                 task.running.kill()
 
 
-def check_checkpoints(train_dir, is_sync, last_exact_step):
+def check_checkpoints(train_dir, is_sync):
     """(number of checkpoints, a line for each whose weights are wrong)."""
     found, wrong = 0, []
     for index in sorted(pathlib.Path(train_dir).glob("model.ckpt-*.index")):
         found += 1
         reader = tf.train.load_checkpoint(str(index)[: -len(".index")])
         step = int(reader.get_tensor("global_step"))
-        is_exact = is_sync and step <= last_exact_step
         expected = -1j * statistics.mean(TARGETS) * (1 - (1 - 1j * RATE) ** step)
         for name in ("w", "v"):
             real, imaginary = reader.get_tensor(name)
             worst = abs(real + 1j * imaginary - expected).max()
-            if not (worst <= TOLERANCE * (1 + abs(expected)) if is_exact else math.isfinite(worst)):
+            if not (worst <= TOLERANCE * (1 + abs(expected)) if is_sync else math.isfinite(worst)):
                 wrong.append(
                     f"{index.name}: {name} is {real[0]} + {imaginary[0]}i, expected {expected}; worst error {worst}"
                 )
@@ -352,7 +348,7 @@ def describe(job):
 
 def report_checkpoints(job, args):
     """In a process of its own, as nothing could be forked any more after TensorFlow's first op."""
-    found, wrong = check_checkpoints(job.train_dir, args.update == "sync", job.last_exact_step)
+    found, wrong = check_checkpoints(job.train_dir, args.update == "sync")
     print(f"  {found} checkpoints, {len(wrong)} of them wrong")
     for line in wrong[:10]:
         print(f"  {line}")
