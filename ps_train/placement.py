@@ -3,18 +3,23 @@
     with placement.scope(context):
         ...                                # variables on /job:ps, the rest on this worker, without user device scopes
 
-- Model variables of any type (trainable or not, int64, string, partitioned) and mutable tables go to the ps tasks in turn,
-  with their slots; `replica_device_setter` of TensorFlow does that part.
+- Model variables of any type (trainable or not, int64, string, partitioned) and mutable tables go to the ps tasks, with their
+  slots: each new one to the ps that holds the fewest bytes. `replica_device_setter` of TensorFlow does the rest of that part.
 - Local variables (metrics, epochs counters) and static tables, iterators and input belong to one worker. The stock setter
   puts local variables on the ps, where workers would share them by name: `scope` pins them to the worker.
 - A device scope of the user's wins over all of these.
 """
 
 import contextlib
-import itertools
+from typing import NamedTuple
 
 from ps_train import task_context
-from ps_train.compat import tf1
+from ps_train.compat import tf, tf1
+from ps_train.wording import imbalance
+
+LOPSIDED = 1.5  # the fullest ps over the mean, from which on it is worth a word,
+LARGE_BYTES = 10_000_000  # if what is in the way has as many
+STRING_BYTES = 8  # counted for an element whose size nobody knows
 
 
 def replica_device_setter(
@@ -44,26 +49,99 @@ def replica_device_setter(
         worker_device = worker_device or context.worker_device
         cluster = None
         ps_tasks = ps_tasks or context.cluster.num_ps
-        ps_strategy = ps_strategy or RoundRobin([task.index for task in context.cluster.ps_tasks])
+        ps_strategy = ps_strategy or LeastLoaded([task.index for task in context.cluster.ps_tasks])
     return tf1.train.replica_device_setter(
         ps_tasks=ps_tasks, ps_device=ps_device, worker_device=worker_device or "/job:worker",
         merge_devices=merge_devices, cluster=cluster, ps_ops=ps_ops, ps_strategy=ps_strategy,
     )  # fmt: skip
 
 
-class RoundRobin:
-    """The next ps in turn for each new variable; a `ps_strategy` that knows clusters whose indices have gaps.
+class LeastLoaded:
+    """The ps with the fewest bytes for each new variable, of several the one with the fewest variables; a `ps_strategy`.
+
+    Every worker makes the same variables in the same order, and so comes to the same placement. What is counted are the
+    variables themselves: their slots go with them, in proportion. (The strategy of this kind that TensorFlow had in contrib,
+    GreedyLoadBalancingStrategy, is gone.)
 
     Args:
-      indices: task indices of the ps tasks.
+      indices: task indices of the ps tasks, which may have gaps.
     """
 
     def __init__(self, indices):
-        self._turns = itertools.cycle(indices)
+        self._loads = {index: (0, 0) for index in indices}
 
     def __call__(self, op):
         """The index of the ps for `op`."""
-        return next(self._turns)
+        index = min(self._loads, key=self._loads.__getitem__)
+        held, count = self._loads[index]
+        self._loads[index] = (held + _op_bytes(op), count + 1)
+        return index
+
+
+def _op_bytes(op):
+    """Bytes of the variable that an op makes; 0 for a table, or a shape that is not known."""
+    try:
+        return _bytes_of(tf.TensorShape(op.get_attr("shape")), op.get_attr("dtype"))
+    except ValueError:
+        return 0
+
+
+def _bytes_of(shape, dtype):
+    size = tf.as_dtype(dtype).size or STRING_BYTES
+    return (shape.num_elements() or 0) * size if shape.is_fully_defined() else 0
+
+
+class Share(NamedTuple):
+    """What one ps holds.
+
+    Attributes:
+      ps: name of its task.
+      num_bytes: of its variables, slots included.
+      num_variables: slots included.
+      largest: name of its largest variable.
+      largest_bytes: of that one.
+    """
+
+    ps: str
+    num_bytes: int
+    num_variables: int
+    largest: str
+    largest_bytes: int
+
+
+def shares(cluster, variables):
+    """A Share for each ps of the cluster, in its order.
+
+    >>> cluster = ps_train.Cluster.from_hosts("p0:1,p1:1", "w0:1")
+    >>> with tf1.Graph().as_default(), tf1.device("/job:ps/task:1"):
+    ...     v = tf1.get_variable("v", [100, 10])
+    >>> [(share.ps, share.num_bytes, share.largest) for share in shares(cluster, [v])]
+    [('ps:0', 0, ''), ('ps:1', 4000, 'v')]
+    """
+    held: dict[str, list[tuple[int, str]]] = {str(task): [] for task in cluster.ps_tasks}
+    for variable in variables:
+        device = tf.DeviceSpec.from_string(variable.device or "")
+        if f"{device.job}:{device.task}" in held:
+            size = _bytes_of(variable.shape, variable.dtype.base_dtype)
+            held[f"{device.job}:{device.task}"].append((size, variable.op.name))
+    return [
+        Share(ps, sum(size for size, _ in sizes), len(sizes), *reversed(max(sizes, default=(0, ""))))
+        for ps, sizes in held.items()
+    ]
+
+
+def advice(found):
+    """What would even out lopsided shares, in words, or ""."""
+    fullest = max(found, key=lambda share: share.num_bytes)
+    mean = sum(share.num_bytes for share in found) / len(found)
+    if imbalance(share.num_bytes for share in found) < LOPSIDED or fullest.largest_bytes <= max(
+        mean, LARGE_BYTES
+    ):
+        return ""
+    return (
+        f"{fullest.ps} has {fullest.largest}, which is more than its part. Split it: "
+        f"tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner({len(found)}))"
+    )
 
 
 @contextlib.contextmanager
@@ -79,7 +157,7 @@ def scope(context):
     setter = tf1.train.replica_device_setter(
         ps_tasks=context.cluster.num_ps,
         worker_device=context.worker_device,
-        ps_strategy=RoundRobin([task.index for task in context.cluster.ps_tasks]),
+        ps_strategy=LeastLoaded([task.index for task in context.cluster.ps_tasks]),
     )
     with tf1.device(setter), tf1.variable_creator_scope(_local_creator(context.worker_device)):
         yield

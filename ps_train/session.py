@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ps_train import placement
 from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
@@ -25,11 +26,13 @@ from ps_train.ending import (
 )
 from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
+from ps_train.logs import log
 from ps_train.stall_watch import StallWatch
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.standing import describe
+from ps_train.wording import describe_shares
 
 BACKUP_LEASE_SECS = 5.0
 
@@ -157,11 +160,23 @@ def make(
 
 
 def _publish_training(context, monitor, optimizers, train_steps):
-    """Tells the boards what there is to be watched, for `ps_train status`."""
+    """Tells the boards what there is to be watched, for `ps_train status`, and the log which ps holds what."""
     ledgers = [describe(optimizer.ledger) for optimizer in optimizers]
+    found = placement.shares(context.cluster, tf1.global_variables())
+    shares = [share[:3] for share in found]
     monitor.publish(
-        "training", update=context.update, quorum=context.quorum, train_steps=train_steps, ledgers=ledgers
+        "training",
+        update=context.update,
+        quorum=context.quorum,
+        train_steps=train_steps,
+        ledgers=ledgers,
+        shares=shares,
     )
+    if len(found) > 1:
+        log.info("placement: %s", describe_shares(shares))
+    advice = placement.advice(found)
+    if advice:
+        log.warning("%s", advice)
 
 
 def _first(hooks, kind):

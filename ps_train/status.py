@@ -23,6 +23,7 @@ from ps_train.board import REFUSED, Board, BoardError
 from ps_train.cluster import ENDED, Cluster, TaskId
 from ps_train.stall import describe_round
 from ps_train.updates.standing import LedgerReader, Standing
+from ps_train.wording import describe_shares
 
 CALL_SECS = 2.0
 LOOK_SECS = 1.0
@@ -94,6 +95,7 @@ class Status(NamedTuple):
       step, train_steps: the model's step and its target.
       rate: global steps a second.
       update: "async" or "sync"; `quorum`: gradients per update in sync.
+      shares: (ps, bytes, variables) of the model that each ps holds.
       job_end: why the job is over, or None.
       notes: what does not fit together, or could not be read.
     """
@@ -105,6 +107,7 @@ class Status(NamedTuple):
     update: str | None = None
     quorum: int | None = None
     rounds: tuple[RoundStatus, ...] = ()
+    shares: tuple[tuple[str, int, int], ...] = ()
     job_end: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -209,6 +212,7 @@ def summarize(sights: Sequence[Sight], given: Cluster | None = None) -> Status:
         update=training.get("update"),
         quorum=training.get("quorum"),
         rounds=rounds,
+        shares=tuple(tuple(share) for share in training.get("shares", ())),
         job_end=job.get("reason", "") if job.get("is_over") else None,
         notes=(*differences, *(sight.note for sight in living if sight.note)),
     )
@@ -366,6 +370,8 @@ def as_text(status: Status) -> str:
     lines += [f"{task.task}: {'; '.join(task.remarks)}" for task in status.tasks if task.remarks]
     if status.step is not None:
         lines.append(f"model: {_model(status)}")
+    if len(status.shares) > 1:
+        lines.append(f"placement: {describe_shares(status.shares)}")
     for one in status.rounds:
         happens = (
             f"{one.num_done} completed in the last second" if one.num_done else describe_round(one.standing)

@@ -40,3 +40,45 @@ def as_secs(secs: float) -> str:
     ('0.5', '37.8', '1500')
     """
     return f"{secs:.0f}" if secs >= 1000 else f"{secs:.3g}"
+
+
+def as_bytes(number: int) -> str:
+    """A size with three digits.
+
+    >>> as_bytes(12), as_bytes(84_000_000), as_bytes(1_250)
+    ('12 B', '84 MB', '1.25 kB')
+    """
+    size, units = float(number), ["B", "kB", "MB", "GB"]
+    while size >= 999.5 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}" if size < 999.5 else f"{size:.0f} {units[0]}"
+
+
+def describe_shares(shares: Iterable[tuple[str, int, int]]) -> str:
+    """Which ps holds how much.
+
+    >>> describe_shares([("ps:0", 8_000_000, 4), ("ps:1", 4_000_000, 1)])
+    'ps:0 8 MB in 4 variables, ps:1 4 MB in 1 variable; the fullest has 1.33 times the mean'
+
+    Args:
+      shares: (name of the ps, bytes, variables).
+    """
+    found = list(shares)
+    parts = [
+        f"{ps} {as_bytes(num_bytes)} in {count} variable{'' if count == 1 else 's'}"
+        for ps, num_bytes, count in found
+    ]
+    text = ", ".join(parts)
+    if len(found) > 1:
+        text += f"; the fullest has {imbalance([num_bytes for _, num_bytes, _ in found]):.2f} times the mean"
+    return text
+
+
+def imbalance(sizes: Iterable[int]) -> float:
+    """The largest over the mean; 1.0 if all are zero.
+
+    >>> imbalance([8, 4]), imbalance([0, 0])
+    (1.3333333333333333, 1.0)
+    """
+    known = list(sizes)
+    return max(known) * len(known) / sum(known) if sum(known) else 1.0

@@ -1,6 +1,7 @@
 """What users of this kind of system have run into, and no other test has: hooks with a will of their own, tables, names."""
 
 import os
+import re
 
 import pytest
 from harness import checkpoint_of
@@ -65,6 +66,17 @@ def test_tables_and_iterators_are_there_again_after_a_ps_was_lost(make_job):
         assert dict(zip(saved[keys].tolist(), values.tolist(), strict=True)) == {
             word: 10 * word + number for word in range(3)
         }
+
+
+def test_more_ps_than_variables(make_job):
+    """One that holds nothing starts, is saved and ends like the others."""
+    job = make_job(4, 1, flags=["--train_steps=30"])
+    *_, chief = job.start_all()
+    job.expect_exits(0)
+    assert re.search(
+        r"placement: ps:0 8 B in 1 variable, .* ps:3 0 B in 0 variables; the fullest has ", chief.log
+    ), chief.tail()
+    assert checkpoint_of(job.train_dir)["global_step"] == 30
 
 
 def test_one_address_by_two_names(make_job):

@@ -82,6 +82,45 @@ def test_variables_are_read_and_written_beside_them():
         assert devices == {f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(2)}, op
 
 
+CLUSTER_OF_4 = Cluster.from_hosts("p0:1,p1:1,p2:1,p3:1", "w0:1")
+
+
+def make_layers(*shapes):
+    """Weights and biases in turn, which round-robin places on two ps of four (P22 of what users reported)."""
+    with (
+        tf1.Graph().as_default(),
+        placement.scope(task_context.TaskContext(TaskId("worker", 0), CLUSTER_OF_4)),
+    ):
+        for number, shape in enumerate(shapes):
+            tf1.get_variable(f"w{number}", shape)
+            tf1.get_variable(f"b{number}", shape[-1:])
+        return placement.shares(CLUSTER_OF_4, tf1.global_variables())
+
+
+def test_the_ps_that_holds_least_gets_the_next_variable():
+    found = make_layers([784, 1000], [1000, 1000], [1000, 1000], [1000, 800])
+    assert [share.num_bytes for share in found] == [3_139_200, 4_004_000, 4_000_000, 3_208_000]
+    assert [share.largest for share in found] == ["w0", "w2", "w1", "w3"]
+    assert placement.advice(found) == ""
+
+
+def test_a_variable_that_is_more_than_a_part_is_named():
+    found = make_layers([5000, 1000], [1000, 10])
+    assert [share.num_bytes for share in found] == [20_000_000, 4_000, 40_000, 40]
+    assert [share.num_variables for share in found] == [1, 1, 1, 1]
+    assert placement.advice(found) == (
+        "ps:0 has w0, which is more than its part. Split it: "
+        "tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner(4))"
+    )
+    assert placement.advice(make_layers([500, 10])) == "", "it is small"
+
+
+def test_a_ps_may_hold_nothing():
+    found = make_layers([10, 10])
+    assert [share[:4] for share in found[2:]] == [("ps:2", 0, 0, ""), ("ps:3", 0, 0, "")]
+    assert placement.advice(make_layers()) == ""
+
+
 def test_parts_of_a_table_are_spread(scope):
     table = tf1.get_variable("t", [9, 2], partitioner=tf1.fixed_size_partitioner(3))
     assert sorted(device_of(part) for part in table) == [f"/job:ps/task:{i}" for i in range(3)]

@@ -11,6 +11,7 @@ from ps_train.errors import UsageError
 from ps_train.status import Sight, as_dict, as_text, summarize
 from ps_train.updates.standing import Standing
 
+SHARES = [["ps:0", 4_000_000, 3], ["ps:1", 12_000_000, 1]]
 WORKERS = ("worker:0", "worker:1", "worker:2")
 CLUSTER = Cluster.from_hosts("p0:1,p1:1", "w0:1,w1:1,w2:1")
 TF_CONFIG = json.dumps({"cluster": {"ps": ["p0:1"], "chief": ["c:1"], "worker": ["w:1"]}})
@@ -80,7 +81,7 @@ def sight(index=0, update="async", workers=None, later=None, silent=None, rounds
     me = f"ps:{index}"
     workers = {name: {} for name in WORKERS} if workers is None else workers
     head = [
-        record("training", 1, update=update, quorum=3, train_steps=1000, ledgers=[]),
+        record("training", 1, update=update, quorum=3, train_steps=1000, ledgers=[], shares=SHARES),
         *[record(key, 1, **fields) for key, fields in more.items()],
     ]
     boards = []
@@ -107,7 +108,8 @@ def test_an_async_job():
         "worker:1  training  vm      7   312    104     30.0  0.25        2.0  now\n"
         "worker:2  training  vm      7   310     20      6.0  0.25       14.0  now\n"
         "worker:2: slow: 6.0 steps/s, where others do 30.0\n"
-        "model: step 350/1000, 90.0 steps/s, async"
+        "model: step 350/1000, 90.0 steps/s, async\n"
+        "placement: ps:0 4 MB in 3 variables, ps:1 12 MB in 1 variable; the fullest has 1.50 times the mean"
     )
 
 
@@ -128,6 +130,7 @@ def test_a_sync_job_that_waits():
         "worker:2  training  vm      7   312    104           0.25  41 s ago",
         "worker:2: silent for 41 s; owes its gradient for step 313",
         "model: step 312/1000, 0.0 steps/s, sync, 3 gradients an update",
+        "placement: ps:0 4 MB in 3 variables, ps:1 12 MB in 1 variable; the fullest has 1.50 times the mean",
         "rounds: 2 of 3 gradients; given by worker:0, worker:1; owed by worker:2",
     ]
 
