@@ -124,10 +124,11 @@ def shares(cluster, variables):
         if f"{device.job}:{device.task}" in held:
             size = _bytes_of(variable.shape, variable.dtype.base_dtype)
             held[f"{device.job}:{device.task}"].append((size, variable.op.name))
-    return [
-        Share(ps, sum(size for size, _ in sizes), len(sizes), *reversed(max(sizes, default=(0, ""))))
-        for ps, sizes in held.items()
-    ]
+    found = []
+    for ps, sizes in held.items():
+        largest_bytes, largest = max(sizes, default=(0, ""))
+        found.append(Share(ps, sum(size for size, _ in sizes), len(sizes), largest, largest_bytes))
+    return found
 
 
 def advice(found):
