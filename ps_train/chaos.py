@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -37,6 +36,7 @@ from ps_train.launcher import PS_LINGER_SECS, TICK_SECS, TOO_EARLY, starting
 from ps_train.local_config import log_path, make_directories, read_report, report_path
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Row, Screen, counted
+from ps_train.reports import write_json
 
 READ_SECS = 0.5
 STUCK_SECS = 30.0  # beyond the bounds that the tasks themselves have
@@ -402,10 +402,7 @@ class Rehearsal:
     def _write(self, content: dict[str, Any]) -> None:
         assert self._report_file is not None
         try:
-            os.makedirs(os.path.dirname(self._report_file) or os.curdir, exist_ok=True)
-            with open(self._report_file, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=2, allow_nan=False)
-                file.write("\n")
+            write_json(self._report_file, content)
         except OSError as error:
             raise UsageError(
                 f"The report {self._report_file} cannot be written: {error.strerror}. Choose another --report_file."

@@ -68,18 +68,8 @@ class Report:
         """
         if not path:
             return True
-        directory = os.path.dirname(os.path.abspath(path))
-        draft = os.path.join(directory, f".report-{uuid.uuid4().hex}")
         try:
-            os.makedirs(directory, exist_ok=True)
-            try:
-                with open(draft, "x", encoding="utf-8") as file:
-                    json.dump(self.as_dict(exit_status, reason), file, allow_nan=False)
-                os.replace(draft, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.remove(draft)
-                raise
+            write_json(path, self.as_dict(exit_status, reason))
         except OSError as error:
             log.error(
                 "the report %s cannot be written: %s. Check --report_file.", path, error.strerror or error
@@ -92,3 +82,24 @@ def _finite(value):
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_json(path, content):
+    """Writes a file whole or not at all, making its directory; raises OSError.
+
+    Args:
+      path: of the file.
+      content: what JSON can hold; NaN is refused.
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    draft = os.path.join(directory, f".report-{uuid.uuid4().hex}")
+    os.makedirs(directory, exist_ok=True)
+    try:
+        with open(draft, "x", encoding="utf-8") as file:
+            json.dump(content, file, indent=2, allow_nan=False)
+            file.write("\n")
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(draft)
+        raise
