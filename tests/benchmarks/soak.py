@@ -184,7 +184,7 @@ class Job:
                 self.num_steps += max(step - self.step, 0)
                 self.longest_pause = max(self.longest_pause, now - self._progress_at)
                 self.step, self._progress_at = step, now
-            found = re.search(r" restored (\S+)", line)
+            found = re.search(r" restored (\S+-\d+)$", line)
             if found and task.name == "worker:0":
                 self._note_restore(checkpoints.checkpoint_step(found[1]))
 
