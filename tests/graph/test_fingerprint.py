@@ -42,7 +42,7 @@ def test_shape_type_and_existence():
     assert differences(text(mine), text(variables(a=[3], e=[], b=[]))) == [
         "Variable a is float32 [2] on ps:0 for worker:1 and float32 [3] on ps:0 for the others.",
         "Variable c (float32 [1] on ps:1) is worker:1's alone.",
-        "Variable b is float64 [] on ps:0 for worker:1 and float32 [] on ps:0 for the others.",
+        "Variable b is float64 [] on ps:1 for worker:1 and float32 [] on ps:1 for the others.",
     ]
 
 
