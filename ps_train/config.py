@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ps_train.errors import UsageError
-from ps_train.wording import did_you_mean
+from ps_train.wording import did_you_mean, shown
 
 UPDATES = ("async", "sync")
 LOSS_POLICIES = ("fail", "continue")
 NAN_POLICIES = ("stop", "skip", "ignore")
 BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
+AUTO_PACK_BYTES = 128 * 1024
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -153,6 +154,8 @@ class TrainConfig:
     """Sync, a worker is gone for `peer_timeout_secs`: `fail` ends the job with 138, `continue` goes on without it."""
     on_nan: str = "stop"
     """NaN or Inf in loss or gradients: `stop` ends the job with 1, `skip` drops the step, `ignore` does not look."""
+    pack_bytes: str = "auto"
+    """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     report_file: str | None = None
@@ -169,6 +172,11 @@ class TrainConfig:
     """Batches per evaluation; None: until the evaluation data is used up."""
     debug: bool = False
     """Show the traceback of an error in the model."""
+
+    @property
+    def pack_limit(self) -> int:
+        """`pack_bytes` as a number."""
+        return AUTO_PACK_BYTES if self.pack_bytes == "auto" else int(self.pack_bytes)
 
     @property
     def checkpoint_secs(self) -> float | None:
@@ -197,6 +205,11 @@ class TrainConfig:
                 found += _not_a_duration(field.name, getattr(self, field.name))
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             found.append(f"--seed={self.seed} is out of range. Expected a whole number from 0 to {MAX_SEED}.")
+        size = self.pack_bytes or ""  # None for an empty flag
+        if size != "auto" and not re.fullmatch("[0-9]{1,12}", size):
+            found.append(
+                f"--pack_bytes={shown(size, 40)[1:-1]} is not a size. Expected a whole number of bytes, or auto."
+            )
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
         for name, choices in (("on_worker_loss", LOSS_POLICIES), ("on_nan", NAN_POLICIES)):

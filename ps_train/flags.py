@@ -67,6 +67,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         ),
         _field("on_worker_loss", LOSS_POLICIES, "sync, a worker is lost: fail, or continue without it"),
         _field("on_nan", NAN_POLICIES, "NaN or Inf in loss or gradients: stop, skip the step, or ignore"),
+        _field(
+            "pack_bytes", str, "variables and gradients up to this size travel together; 0: each by itself"
+        ),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (

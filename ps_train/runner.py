@@ -82,7 +82,13 @@ def _run_member(task, cluster, config, report):
         config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs, config.stall_secs
     )
     context = TaskContext(
-        task, cluster, config.update, config.replicas_to_aggregate, config.on_worker_loss, config.on_nan
+        task,
+        cluster,
+        config.update,
+        config.replicas_to_aggregate,
+        config.on_worker_loss,
+        config.on_nan,
+        config.pack_limit,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

@@ -21,6 +21,7 @@ class TaskContext:
       replicas_to_aggregate: gradients per synchronous update; None: one of each worker.
       on_worker_loss: 'fail' or 'continue' when a worker that a synchronous job needs is lost.
       on_nan: 'stop', 'skip' or 'ignore'.
+      pack_bytes: the size up to which tensors travel together; see `transport`.
     """
 
     task: TaskId
@@ -29,6 +30,7 @@ class TaskContext:
     replicas_to_aggregate: int | None = None
     on_worker_loss: str = "fail"
     on_nan: str = "stop"
+    pack_bytes: int = 0
 
     @property
     def is_chief(self):

@@ -30,6 +30,7 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
+from ps_train.transport import pack_gradients
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.finite import check_gradients
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
@@ -124,6 +125,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             )
         context = task_context.current()
         grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
+        grads_and_vars = pack_gradients(grads_and_vars, context.worker_device, context.pack_bytes)
         self._global_step = global_step
         count = len(tf1.get_collection(SYNC_OPTIMIZERS))
         with tf1.device(context.worker_device):

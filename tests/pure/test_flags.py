@@ -75,6 +75,7 @@ EVERY_SETTING = TrainConfig(
     stall_secs=4.0,
     on_worker_loss="continue",
     on_nan="skip",
+    pack_bytes="4096",
     seed=5,
     report_file="r.json",
     log_dir="logs",

@@ -14,10 +14,10 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 LAYERS = (
     "errors wording",
     "compat addresses packages messages",
-    "cluster logs",
+    "cluster logs transport",
     "config model net isolation board lost reports datasets checkpoints restoring fingerprint",
     "task_context admission",
-    "resolvers paths placement inputs transport updates server process stacks progress local_config command_lines liveness builtin_model",
+    "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model",
     "explain stall",
     "relapse guard hooks sizes checkpoint_hook follower summary failures faults",
     "bring_up stall_watch status ending",

@@ -1,0 +1,212 @@
+"""What travels together, read off the partitions that run, and that it changes no bit of any update."""
+
+import collections
+
+import numpy as np
+import pytest
+from in_process import Servers
+
+from ps_train import graph as graph_lib
+from ps_train import task_context
+from ps_train.cluster import TaskId
+from ps_train.compat import tf, tf1
+from ps_train.config import TrainConfig
+from ps_train.inputs import build_input_init
+from ps_train.model import ModelSpec
+from ps_train.model.loading import Model
+from ps_train.transport import pack_gradients
+
+pytestmark = pytest.mark.graph
+PACK = 4096
+
+
+@pytest.fixture(scope="module")
+def servers():
+    return Servers(num_ps=2, num_workers=1)
+
+
+@pytest.fixture(autouse=True)
+def no_task_left_behind(monkeypatch):
+    monkeypatch.setattr(task_context, "_current", [])
+
+
+def input_fn(context):
+    numbers = np.random.default_rng(0).normal(size=(64, 12)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((numbers, numbers.sum(1) > 0)).repeat().batch(16)
+
+
+def deep(optimizer=lambda: tf1.train.AdamOptimizer(0.05)):
+    """Small weights, one large one, a regularizer, an integer and a float64 beside them, a variable that is read twice."""
+
+    def model_fn(features, labels):
+        hidden = features
+        for number in range(6):
+            width = 1200 if number == 3 else 12
+            hidden = tf.nn.relu(dense(hidden, width, number))
+        shift = tf1.get_variable("shift", [], tf.float64, tf1.zeros_initializer())
+        turns = tf1.get_variable("turns", [], tf.int64, tf1.zeros_initializer(), trainable=False)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, turns.assign_add(2).op)
+        logits = tf.reduce_sum(hidden, 1) + tf.cast(shift, tf.float32) + 0.0 * tf.cast(turns, tf.float32)
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits))
+        loss += 1e-3 * tf.add_n(
+            [tf.nn.l2_loss(v) for v in tf1.trainable_variables() if v.dtype.base_dtype == tf.float32]
+        )
+        return ModelSpec(loss=loss, optimizer=optimizer())
+
+    return model_fn
+
+
+def dense(inputs, width, number):
+    weights = tf1.get_variable(f"w{number}", [inputs.shape[1], width])
+    return tf.matmul(inputs, weights) + tf1.get_variable(
+        f"b{number}", [width], initializer=tf1.zeros_initializer()
+    )
+
+
+def build(servers, model_fn, pack_bytes, update="async"):
+    context = task_context.TaskContext(TaskId("worker", 0), servers.cluster, update, pack_bytes=pack_bytes)
+    task_context.set_current(context)
+    return graph_lib.build_train(
+        context, TrainConfig(seed=3, update=update), Model(input_fn, model_fn, "model", __file__)
+    )
+
+
+class Run:
+    """A session on a graph's step."""
+
+    def __init__(self, servers, ops):
+        self.ops = ops
+        with ops.graph.as_default():
+            init = tf1.global_variables_initializer()
+            self.variables = tf1.global_variables()
+            start = build_input_init()
+        self.session = tf1.Session(servers.target(TaskId("worker", 0)), graph=ops.graph)
+        self.session.run(init)
+        self.session.run(start)
+
+    def steps(self, count):
+        losses = [self.session.run([self.ops.step, self.ops.loss])[1] for _ in range(count)]
+        return losses, dict(
+            zip([v.op.name for v in self.variables], self.session.run(self.variables), strict=True)
+        )
+
+    def sends(self):
+        """How many tensors go in a step from which task to which."""
+        metadata = tf1.RunMetadata()
+        options = tf1.RunOptions(output_partition_graphs=True)
+        self.session.run([self.ops.step, self.ops.loss], options=options, run_metadata=metadata)
+        return collections.Counter(
+            f"{task_of(node, 'send_device')}>{task_of(node, 'recv_device')}"
+            for part in metadata.partition_graphs
+            for node in part.node
+            if node.op == "_Send"
+            and not node.attr["tensor_name"].s.endswith((b"NoOp", b"NoOp_1", b"AssignAddVariableOp"))
+        )
+
+
+def task_of(node, attribute):
+    spec = tf.DeviceSpec.from_string(node.attr[attribute].s.decode())
+    return f"{spec.job}:{spec.task}"
+
+
+OPTIMIZERS = {
+    "sgd": lambda: tf1.train.GradientDescentOptimizer(0.05),
+    "momentum": lambda: tf1.train.MomentumOptimizer(0.05, 0.9),
+    "adam": lambda: tf1.train.AdamOptimizer(0.05),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_packing_changes_no_bit(servers, name):
+    found = [
+        Run(servers, build(servers, deep(OPTIMIZERS[name]), pack_bytes)).steps(8) for pack_bytes in (0, PACK)
+    ]
+    (plain_losses, plain), (packed_losses, packed) = found
+    assert plain_losses == packed_losses and len(set(plain_losses)) == 8
+    assert plain.keys() == packed.keys()
+    for key in plain:
+        np.testing.assert_array_equal(plain[key], packed[key], key)
+    assert plain["turns"] == 16 and plain["shift"] != 0
+
+
+def test_small_tensors_travel_in_one_message_each_way(servers):
+    plain, packed = (Run(servers, build(servers, deep(), pack_bytes)).sends() for pack_bytes in (0, PACK))
+    # Small are, on each ps, the weights and biases of some layers; larger than 4 kB are w3, b3 and w4, which go by themselves,
+    # as do shift and turns, which have no second of their type. w and shift are pulled, w and shift are pushed.
+    ways = ("ps:0>worker:0", "ps:1>worker:0", "worker:0>ps:0", "worker:0>ps:1")
+    assert sum(packed[way] for way in ways[:2]) == 2 + 3 + 2
+    assert sum(plain[way] for way in ways[:2]) == 2 * 12 + 2
+    assert sum(plain[way] - packed[way] for way in ways[2:]) == 9 - 2
+    # The powers of Adam's betas, for each update on the other ps.
+    assert plain["ps:0>ps:1"] == 10 and packed["ps:0>ps:1"] == 1
+
+
+def test_what_is_not_of_the_step_is_left_alone(servers):
+    def model_fn(features, labels):
+        a, b, c = (tf1.get_variable(name, [], initializer=tf1.ones_initializer()) for name in "abc")
+        tf1.summary.scalar("c", c)
+        return ModelSpec(loss=a * b, optimizer=tf1.train.GradientDescentOptimizer(0.1))
+
+    with build(servers, model_fn, PACK).graph.as_default() as graph:
+        (packed,) = (op for op in graph.get_operations() if op.type == "ConcatV2" and "pack_reads" in op.name)
+        assert len(packed.inputs) == 2 + 1, "a, b and the axis"
+
+
+def test_a_read_that_waits_for_the_update_sees_it(servers):
+    def model_fn(features, labels):
+        a, b = (tf1.get_variable(name, [], initializer=tf1.ones_initializer()) for name in "ab")
+        with tf1.control_dependencies([a.assign_add(1.0)]):
+            late = a.read_value() + b.read_value()
+        early = tf.stop_gradient(late) + 0.0 * (a + b)
+        return ModelSpec(loss=early, optimizer=tf1.train.GradientDescentOptimizer(0.0))
+
+    for pack_bytes in (0, PACK):
+        losses, _ = Run(servers, build(servers, model_fn, pack_bytes)).steps(3)
+        assert losses == [3.0, 4.0, 5.0]
+
+
+def test_sparse_gradients_loops_and_unknown_shapes_are_left_alone(servers):
+    def model_fn(features, labels):
+        table = tf1.get_variable("table", [8, 2])
+        free = tf1.get_variable("free", initializer=tf.zeros([2]), validate_shape=False)
+        a, b = (tf1.get_variable(name, [2]) for name in "ab")
+        looped = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * a), (0, b))[1]
+        rows = tf.nn.embedding_lookup(table, [1, 5, 1])
+        loss = tf.reduce_sum(rows) + tf.reduce_sum(looped) + tf.reduce_sum(free) + tf.reduce_sum(a * b)
+        return ModelSpec(loss=loss, optimizer=tf1.train.MomentumOptimizer(0.1, 0.5))
+
+    (_, plain), (_, packed) = (
+        Run(servers, build(servers, model_fn, pack_bytes)).steps(3) for pack_bytes in (0, PACK)
+    )
+    for key in plain:
+        np.testing.assert_array_equal(plain[key], packed[key], key)
+
+
+class TestPackGradients:
+    """What of a list of gradients goes together."""
+
+    def pack(self, pack_bytes=PACK):
+        with tf1.Graph().as_default():
+            with tf1.device("/job:ps/task:0"):
+                variables = [tf1.get_variable(name, [2]) for name in "abc"]
+            with tf1.device("/job:ps/task:1"):
+                variables.append(tf1.get_variable("d", [2]))
+            gradients = [tf.ones([2]), None, tf.fill([2], 3.0), tf.ones([2])]
+            pairs = list(zip(gradients, variables, strict=True))
+            return pairs, pack_gradients(pairs, "/job:worker/task:0", pack_bytes)
+
+    def test_only_those_of_one_ps(self):
+        pairs, packed = self.pack()
+        assert [variable for _, variable in packed] == [variable for _, variable in pairs]
+        assert [new is old for (new, _), (old, _) in zip(packed, pairs, strict=True)] == [
+            False,
+            True,
+            False,
+            True,
+        ]
+        assert packed[0][0].device == packed[2][0].device == "/job:ps/task:0"
+
+    def test_nothing_if_nothing_is_small(self):
+        for pack_bytes in (0, 7):
+            pairs, packed = self.pack(pack_bytes)
+            assert packed == pairs
