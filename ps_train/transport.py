@@ -14,8 +14,8 @@ loopback and more on a network, whatever its size. So, for each ps and type:
 
 Nothing is rounded, added or reordered: a packed step makes bit for bit the same update. What is larger than `pack_bytes` goes
 by itself, as copying it twice costs more than its message. Reads that have to wait for something (control dependencies) go with
-such as wait for the same. Left alone are reads in loops and conditions, sparse reads and gradients, and shapes that are not
-known.
+such as wait for the same. Left alone are reads in loops and conditions, reads that something waits for or takes on the ps, too,
+sparse reads and gradients, and shapes that are not known.
 
 The graph is changed after it is built, and not while `model_fn` runs, so that any code that reads variables is served: layers
 of Keras, `get_variable`, regularizers. Alternatives were a getter that hands out packed reads (it has to know all variables
@@ -90,16 +90,22 @@ def _remote_reads(graph, fetches):
         for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
         if hasattr(variable, "handle") and _task_of(variable.device).startswith("/job:ps/")
     }
-    found = collections.defaultdict(list)
+    uses: dict[Any, list[Any]] = collections.defaultdict(list)  # of each read
+    awaited = set()
     for op in _ancestors(fetches):
+        awaited.update(op.control_inputs)
         for index, tensor in enumerate(op.inputs):
-            if not _is_read(tensor.op, variables):
-                continue
-            handle, task = tensor.op.inputs[0].op, _task_of(op.device)
-            before = tuple(sorted(tensor.op.control_inputs, key=lambda other: other.name))
-            if task and task != _task_of(variables[handle].device):
-                found[handle, task, before].append((op, index))
-    return [(variables[handle], *where, uses) for (handle, *where), uses in found.items()]
+            if _is_read(tensor.op, variables):
+                uses[tensor.op].append((op, index))
+    found = collections.defaultdict(list)
+    for read, takers in uses.items():
+        variable = variables[read.inputs[0].op]
+        tasks = {_task_of(op.device) for op, _ in takers}
+        # What waits for this very read, or takes it on the ps, may be an update of the variable, which must not come first.
+        if read not in awaited and len(tasks) == 1 and not tasks & {"", _task_of(variable.device)}:
+            before = tuple(sorted(read.control_inputs, key=lambda op: op.name))
+            found[(variable.op, *tasks, before)] += takers
+    return [(variables[handle], task, before, takers) for (handle, task, before), takers in found.items()]
 
 
 def _send(tensors, source, target, name):

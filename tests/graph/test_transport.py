@@ -165,6 +165,24 @@ def test_a_read_that_waits_for_the_update_sees_it(servers):
         assert losses == [3.0, 4.0, 5.0]
 
 
+@pytest.mark.parametrize("by", ["control", "value"])
+def test_an_update_waits_for_the_read_before_it(servers, by):
+    """The loss is made of the old value, however late the worker asks for it."""
+
+    def model_fn(features, labels):
+        a, b = (tf1.get_variable(name, [], initializer=tf1.ones_initializer()) for name in "ab")
+        old = a.read_value()
+        with tf1.device(a.device), tf1.control_dependencies([old] if by == "control" else []):
+            new = a.assign(old + 1.0 if by == "value" else tf.constant(2.0))
+        with tf1.control_dependencies([new.op if hasattr(new, "op") else new]):
+            late = tf.identity(old)
+        loss = tf.stop_gradient(late) + 0.0 * (a + b)
+        return ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(0.0))
+
+    losses, _ = Run(servers, build(servers, model_fn, PACK)).steps(3)
+    assert losses == ([1.0, 2.0, 2.0] if by == "control" else [1.0, 2.0, 3.0])
+
+
 def test_sparse_gradients_loops_and_unknown_shapes_are_left_alone(servers):
     def model_fn(features, labels):
         table = tf1.get_variable("table", [8, 2])
