@@ -24,7 +24,7 @@ from typing import Any
 
 from ps_train import fingerprint, restoring
 from ps_train.board import BoardError
-from ps_train.checkpoints import all_checkpoints, ended_since, finished_at, latest_checkpoint
+from ps_train.checkpoints import all_checkpoints, checkpoint_step, ended_since, finished_at, latest_checkpoint
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
 from ps_train.errors import JobOverError, ModelError, PeerLostError, RefusedError
@@ -293,7 +293,10 @@ class SessionCreator(tf1.train.SessionCreator):
         restoring.restore(session, self.saver, checkpoint, is_whole=self._scaffold.saver is None)
         kept = [(path, os.path.getmtime(path + ".index")) for path in all_checkpoints(self._train_dir)]
         self.saver.set_last_checkpoints_with_time(kept)  # counts them in when it deletes the oldest
+        lost = (self._runtime.report.global_step or 0) - (checkpoint_step(checkpoint) or 0)
         log.info("restored %s", checkpoint)
+        if lost > 0:
+            log.warning("the %d steps after it are lost", lost)
         self._runtime.report.restored_from = self._runtime.report.checkpoint = checkpoint
 
     def _check_initialized(self, session):

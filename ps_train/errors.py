@@ -64,6 +64,14 @@ class ModelError(PsTrainError):
     """
 
 
+class BadNumberError(ModelError):
+    """NaN or Inf in a loss or gradient: what the job has learnt by then may be worth little, and is not saved.
+
+    >>> issubclass(BadNumberError, ModelError)
+    True
+    """
+
+
 class PeerLostError(PsTrainError):
     """A task that this one needs was not there, or was lost, for longer than the stated bound. Worth a restart.
 

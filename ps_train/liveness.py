@@ -153,7 +153,9 @@ def first_failure(records, own=None):
         if record.get("is_refused"):
             continue  # its own mistake; who needs it waits for the right one
         reason = record.get("reason", "")
-        return PsTrainError(reason if blamed(reason) in records else blame(key, reason))
+        failure = PsTrainError(reason if blamed(reason) in records else blame(key, reason))
+        failure.is_model_safe = record.get("is_model_safe", False)
+        return failure
     return None
 
 

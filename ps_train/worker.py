@@ -6,7 +6,7 @@ The end of a worker, in order of preference:
   saves the last step, and at the target the others wait for that. Status 0.
 - SIGINT, SIGTERM: the loop ends after the step, the chief saves. Status 130, 143.
 - a ps, the chief, or (sync) any worker that is needed is silent for `peer_timeout_secs`: status 138.
-- a task failed for good (status 1): this one ends with 1, too, naming it.
+- a task failed for good (status 1): this one ends with 1, too, naming it; the chief saves, unless it was for NaN or Inf.
 - a ps is lost for less than that: the session is made anew (`session`), the loop goes on.
 """
 
@@ -18,7 +18,8 @@ from ps_train.board import ControlSession
 from ps_train.bring_up import is_model_whole, note_who_left
 from ps_train.cluster import DONE
 from ps_train.compat import tf
-from ps_train.errors import PeerLostError, RefusedError
+from ps_train.ending import save_if_possible
+from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.liveness import BEAT_SECS, awake_clock, first_failure
@@ -86,6 +87,8 @@ def run(runtime, config, model):
             runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner, is_ps_lost=is_lost
         )
         with made as sess:
+            if context.is_chief and not config.train_dir:
+                log.warning("no --train_dir: nothing is saved, and what is learnt is gone when the job ends")
             if context.is_chief and not sess.should_stop():
                 checkpoints.unmark_last(config.train_dir)
             runner.loop(sess)
@@ -218,7 +221,16 @@ def leave(runtime, state, exit_status, reason, error=None):
     if is_refused and error.is_stranger:
         runtime.monitor.stop()
         return
-    runtime.monitor.post(state=state, exit_status=exit_status, reason=reason, is_refused=is_refused)
+    is_model_safe = _spares_model(error)
+    if state == "failed" and is_model_safe and runtime.context.is_chief and runtime.report.local_steps:
+        save_if_possible(runtime)
+    runtime.monitor.post(
+        state=state,
+        exit_status=exit_status,
+        reason=reason,
+        is_refused=is_refused,
+        is_model_safe=is_model_safe,
+    )
     if state == "left" and runtime.context.is_chief:
         runtime.monitor.publish("job", is_over=True, step=runtime.report.global_step, reason=reason)
     deadline = time.monotonic() + LEAVE_SECS
@@ -226,6 +238,12 @@ def leave(runtime, state, exit_status, reason, error=None):
         if not any(link.is_up and link.reason for link in runtime.monitor.links):
             return  # those that did not answer are gone, and have been
         time.sleep(0.1)
+
+
+def _spares_model(error):
+    """Whether an error that ends a task, as one in its input, says nothing against what the ps tasks hold."""
+    is_of_user = isinstance(error, ModelError) or not isinstance(error, PsTrainError)
+    return error is not None and is_of_user and not isinstance(error, BadNumberError)
 
 
 def is_ps_lost(runtime, error):

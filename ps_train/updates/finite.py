@@ -14,7 +14,7 @@ Every gradient passes through a CheckNumerics op on the worker, so a bad one nev
 import re
 
 from ps_train.compat import tf
-from ps_train.errors import ModelError
+from ps_train.errors import BadNumberError
 
 MARK = "ps_train found"
 POLICIES = ("stop", "skip", "ignore")
@@ -52,10 +52,10 @@ def is_bad_number(error):
 
 
 def explain_bad_number(error, task, local_step, global_step):
-    """ModelError that names what was bad, where and when."""
+    """BadNumberError that names what was bad, where and when."""
     match = re.search(MARK + r" (.*?) : Tensor had ([A-Za-z ,]+) values", error.message)
     what, kind = (match[1], match[2].replace("Inf", "Inf")) if match else ("a gradient", "NaN or Inf")
-    return ModelError(
+    return BadNumberError(
         f"{kind} in {what} on {task}, at its local step {local_step} (global step {global_step}). It was not applied. Look "
         "at this worker's data and the learning rate; --on_nan=skip drops such steps."
     )

@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from ps_train.compat import tf, tf1
+from ps_train.errors import EXIT_PERMANENT
 from ps_train.logs import log
 
 LOOK_SECS = 0.5
@@ -94,10 +95,9 @@ class Roster(tf1.train.SessionRunHook):
                 optimizer.remove(session, replica)
             else:
                 optimizer.forget_push(session, replica)
-        record, consequence = (
-            self._monitor.view().record(str(task)),
-            ": going on without it" if self._removes else "",
-        )
+        record = self._monitor.view().record(str(task))
+        ends_all = record.get("exit_status") == EXIT_PERMANENT and not record.get("is_refused")
+        consequence = ": going on without it" if self._removes and not ends_all else ""
         if record.get("state") in ("failed", "stopped"):
             log.warning("%s has ended (%s)%s", task, record.get("reason"), consequence)
         else:

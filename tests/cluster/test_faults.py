@@ -214,6 +214,48 @@ def test_error_in_the_model_ends_every_task(make_job, tmp_path):
     assert ps.report["reason"] == other.report["reason"] == f"worker:0 failed: {chief.report['reason']}"
 
 
+CORRUPT = """
+import itertools
+import time
+
+import tensorflow as tf
+
+import ps_train
+
+tf1 = tf.compat.v1
+
+
+def input_fn(context):
+    def numbers():
+        for number in itertools.count():
+            if (context.shard_index, number) == (context.params["shard"], 40):
+                raise ValueError("corrupt record")
+            time.sleep(0.01)
+            yield float(number), 0
+
+    return tf.data.Dataset.from_generator(numbers, (tf.float32, tf.int64), ([], []))
+
+
+def model_fn(features, labels):
+    w = tf1.get_variable("w", [])
+    return ps_train.ModelSpec(loss=(w - 1.0) ** 2 + 0.0 * features, optimizer=tf1.train.GradientDescentOptimizer(0.1))
+"""
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_the_model_is_saved_when_the_data_of_one_is_corrupt(make_job, tmp_path, update, shard):
+    """The error says nothing against what was learnt till then, be it the chief's own or another worker's."""
+    model = tmp_path / "corrupt.py"
+    model.write_text(CORRUPT)
+    job = make_job(1, 2, str(model), [*ENDLESS, f"--update={update}"], f"shard={shard}")
+    _, *workers = job.start_all()
+    job.expect_exits(1)
+    assert "corrupt record" in workers[1 - shard].report["reason"], workers[1 - shard].tail()
+    assert checkpoint_of(job.train_dir)["global_step"] >= 30, job.tails()
+    assert "going on without it" not in workers[0].log
+
+
 @pytest.mark.parametrize("update", ["async", "sync"])
 def test_an_update_that_fails_ends_every_task(make_job, update):
     """In sync it is the chief's thread that meets the error, while all wait for their tokens."""
