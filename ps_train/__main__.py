@@ -84,7 +84,13 @@ def pick_command(words: Sequence[str]) -> str:
     """The command that the words beside the flags name; raises `UsageError`."""
     if not words:
         return "train"
+    from ps_train import flags
+
     command, *more = words
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if equals and name in flags.NAMES:
+            raise UsageError(f"{word!r} has no dashes. To set that flag, write --{word}.")
     file = next((word for word in words if word.endswith(".py")), None)
     if file:
         raise UsageError(f"{file!r} stands by itself. To use the model in that file, write --model={file}.")

@@ -24,7 +24,9 @@ from ps_train.model.blame import display
 
 MAX_CAUSE = 600
 _OWN = os.path.dirname(__file__) + os.sep
-_NOT_USERS = re.compile(rf"<|{re.escape(_OWN)}|.*/((site|dist)-packages|lib/python3[.]\d+)/")
+_NOT_USERS = re.compile(
+    rf"<|{re.escape(_OWN)}|.*/__autograph_generated_file|.*/((site|dist)-packages|lib/python3[.]\d+)/"
+)
 _FINALIZED = "Make every op in model_fn, once: while training, a hook or a loop can only run them."
 _SESSION = "A hook uses run_context.session, or the session that after_create_session gets."
 _HEADERS = ("Graph execution error", "=====", "Detected at node")

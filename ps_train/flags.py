@@ -129,6 +129,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
 }
 
 
+NAMES = frozenset(spec.name for specs in GROUPS.values() for spec in specs)
 OF_ONE_COMMAND = {"kill": "chaos", "term": "chaos", "stop": "chaos", "json": "status"}
 
 
@@ -286,6 +287,11 @@ _READERS: dict[type, Callable[[str], Any]] = {
 
 def _unknown(word: str, values: flags.FlagValues) -> str:
     name = word.lstrip("-").partition("=")[0]
+    first, blank, value = name.partition(" ")
+    if blank and first in values:
+        return (
+            f"{shown(word)} is one word: in a flagfile a value follows '='. Write --{first}={value.strip()}."
+        )
     boolean_names = [f"no{flag}" for flag in values if values[flag].boolean]
     guess = did_you_mean(name, [*values, *boolean_names], prefix="--")
     return f"Unknown flag --{name}. {guess}See --help for all flags."

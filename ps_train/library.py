@@ -178,7 +178,7 @@ def _end_with_status_of_errors():
         _say(error) if is_ours else previous(kind, error, trace)
         for task_server in _servers.values():
             state = "stopped" if isinstance(error, StoppedError) else "failed"
-            task_server.leave(state, status, f"{error}", error)
+            task_server.leave(state, status, f"{error}" if is_ours else f"{kind.__name__}: {error}", error)
         if is_ours:
             sys.stdout.flush()
             os._exit(status)

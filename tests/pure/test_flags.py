@@ -140,6 +140,9 @@ def test_malformed_values_and_unknown_flags_come_in_one_message():
         "Unknown flag --nosync_replica. Did you mean --nosync_replicas? See --help for all flags.",
         "Unknown flag --xyzzy. See --help for all flags.",
     ]
+    assert problems("--batch_size 50") == [
+        "'--batch_size 50' is one word: in a flagfile a value follows '='. Write --batch_size=50."
+    ]
     assert problems("--batch_size") == ["--batch_size is given without a value. Write --batch_size=VALUE."]
     assert problems("--noevaluate=1") == ["--noevaluate takes no value. Write it alone."]
 
@@ -256,6 +259,11 @@ def test_version(capsys):
         (
             ["evl"],
             "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, status, chaos, or none for train.",
+        ),
+        (["model=lr.py"], "'model=lr.py' has no dashes. To set that flag, write --model=lr.py."),
+        (
+            ["eval", "train_steps=5"],
+            "'train_steps=5' has no dashes. To set that flag, write --train_steps=5.",
         ),
         (["moons.py"], "'moons.py' stands by itself. To use the model in that file, write --model=moons.py."),
         (
