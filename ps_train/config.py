@@ -28,6 +28,7 @@ NAN_POLICIES = ("stop", "skip", "ignore")
 BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
+WIRE_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -156,6 +157,8 @@ class TrainConfig:
     """NaN or Inf in loss or gradients: `stop` ends the job with 1, `skip` drops the step, `ignore` does not look."""
     pack_bytes: str = "auto"
     """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
+    wire_dtype: str = "float32"
+    """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16` or `float16`."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     report_file: str | None = None
@@ -212,7 +215,11 @@ class TrainConfig:
             )
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
-        for name, choices in (("on_worker_loss", LOSS_POLICIES), ("on_nan", NAN_POLICIES)):
+        for name, choices in (
+            ("on_worker_loss", LOSS_POLICIES),
+            ("on_nan", NAN_POLICIES),
+            ("wire_dtype", WIRE_DTYPES),
+        ):
             if getattr(self, name) not in choices:
                 found.append(f"--{name}={getattr(self, name)} is unknown. Expected {', '.join(choices)}.")
         for name in ("train_dir", "log_dir", "report_file"):

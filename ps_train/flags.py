@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from ps_train.cluster import JOBS
-from ps_train.config import LOSS_POLICIES, NAN_POLICIES, UPDATES, Params, TrainConfig, parse_model_params
+from ps_train.config import (
+    LOSS_POLICIES,
+    NAN_POLICIES,
+    UPDATES,
+    WIRE_DTYPES,
+    Params,
+    TrainConfig,
+    parse_model_params,
+)
 from ps_train.errors import UsageError
 from ps_train.resolvers import AVAILABLE, CHOICES, ClusterFlags
 from ps_train.wording import did_you_mean, shown
@@ -70,6 +78,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field(
             "pack_bytes", str, "variables and gradients up to this size travel together; 0: each by itself"
         ),
+        _field("wire_dtype", WIRE_DTYPES, "type in which trainable variables and gradients travel"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (

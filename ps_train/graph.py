@@ -105,7 +105,7 @@ def build_train(context, config, model):
         check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         for run in ([train_op, loss, examples], *([optimizer.update_op] for optimizer in optimizers)):
-            pack_reads(graph, run, context.pack_bytes)
+            pack_reads(graph, run, context.pack_bytes, context.wire_dtype)
         hooks = list(spec.training_hooks or ())
         return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)
 

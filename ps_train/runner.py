@@ -89,6 +89,7 @@ def _run_member(task, cluster, config, report):
         config.on_worker_loss,
         config.on_nan,
         config.pack_limit,
+        config.wire_dtype,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

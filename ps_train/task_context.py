@@ -21,7 +21,7 @@ class TaskContext:
       replicas_to_aggregate: gradients per synchronous update; None: one of each worker.
       on_worker_loss: 'fail' or 'continue' when a worker that a synchronous job needs is lost.
       on_nan: 'stop', 'skip' or 'ignore'.
-      pack_bytes: the size up to which tensors travel together; see `transport`.
+      pack_bytes, wire_dtype: the size up to which tensors travel together, and their type on the way; see `transport`.
     """
 
     task: TaskId
@@ -31,6 +31,7 @@ class TaskContext:
     on_worker_loss: str = "fail"
     on_nan: str = "stop"
     pack_bytes: int = 0
+    wire_dtype: str = "float32"
 
     @property
     def is_chief(self):

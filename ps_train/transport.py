@@ -1,7 +1,8 @@
-"""How tensors travel between a worker and the ps tasks: many small ones of one ps in one message each way.
+"""How tensors travel between a worker and the ps tasks: small ones of one ps in one message each way, and in fewer bytes.
 
-    grads_and_vars = pack_gradients(grads_and_vars, worker_device, pack_bytes)     # before the update rule takes them
-    pack_reads(graph, fetches, pack_bytes)                                         # once the graph is built
+    grads_and_vars = to_wire(grads_and_vars, worker_device, wire_dtype)            # before they are checked
+    grads_and_vars = send_gradients(grads_and_vars, worker_device, pack_bytes)     # before the update rule takes them
+    pack_reads(graph, fetches, pack_bytes, wire_dtype)                             # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -17,6 +18,10 @@ by itself, as copying it twice costs more than its message. Reads that have to w
 such as wait for the same. Left alone are reads in loops and conditions, reads that something waits for or takes on the ps, too,
 sparse reads and gradients, and shapes that are not known.
 
+With a `wire_dtype` of 16 bits, trainable variables are rounded to it on the ps and gradients on the worker, and each is made its
+own type again on the other side: half the bytes travel. Variables, their slots and all arithmetic of the update stay as they
+are; what is not trainable, as moving averages and counters, is never rounded.
+
 The graph is changed after it is built, and not while `model_fn` runs, so that any code that reads variables is served: layers
 of Keras, `get_variable`, regularizers. Alternatives were a getter that hands out packed reads (it has to know all variables
 before the first is read), and one flat variable for each ps (other names in checkpoints and fingerprints; less work for the ps).
@@ -28,9 +33,33 @@ from typing import Any
 
 from ps_train.compat import tf, tf1
 
+EXACT = "float32"  # of the types in which tensors travel, the one that means: as they are
 
-def pack_gradients(grads_and_vars, worker_device, pack_bytes):
-    """Sends the small gradients of each ps as one.
+
+def to_wire(grads_and_vars, worker_device, wire_dtype):
+    """Rounds gradients to the type in which they travel, where they are made: what is checked then is what is sent.
+
+    Args:
+      grads_and_vars: list of (gradient, variable); a gradient may be None, a tensor or IndexedSlices.
+      worker_device: where the gradients are.
+      wire_dtype: name of a type of floating point; "float32": nothing is rounded.
+
+    Returns:
+      list of (gradient, variable).
+    """
+    if wire_dtype == EXACT:
+        return list(grads_and_vars)
+    with tf1.device(worker_device):
+        return [
+            (_map(lambda tensor: tf.cast(tensor, wire_dtype), gradient), variable)
+            if gradient is not None and variable.dtype.base_dtype.is_floating
+            else (gradient, variable)
+            for gradient, variable in grads_and_vars
+        ]
+
+
+def send_gradients(grads_and_vars, worker_device, pack_bytes):
+    """Sends the small gradients of each ps as one, and gives all the types of their variables there.
 
     Args:
       grads_and_vars: list of (gradient, variable); a gradient may be None, a tensor or IndexedSlices.
@@ -38,42 +67,52 @@ def pack_gradients(grads_and_vars, worker_device, pack_bytes):
       pack_bytes: the size up to which a gradient is small; 0: nothing is packed.
 
     Returns:
-      list of (gradient, variable) in the same order; a packed gradient is a tensor on its variable's ps.
+      list of (gradient, variable) in the same order; what was packed or rounded is on its variable's ps.
     """
-    packed = list(grads_and_vars)
+    sent = list(grads_and_vars)
     groups: dict[Any, list[int]] = collections.defaultdict(list)
-    for position, (gradient, variable) in enumerate(packed):
+    for position, (gradient, variable) in enumerate(sent):
+        dtype = variable.dtype.base_dtype
         if isinstance(gradient, tf.Tensor) and _is_small(gradient, pack_bytes) and _task_of(variable.device):
-            groups[variable.device, gradient.dtype].append(position)
-    for (device, _), positions in groups.items():
-        pieces = _send(
-            [packed[position][0] for position in positions], worker_device, device, "pack_gradients"
-        )
+            groups[variable.device, gradient.dtype, dtype].append(position)
+        elif gradient is not None and gradient.dtype != dtype:
+            with tf1.device(variable.device):
+                sent[position] = (
+                    _map(lambda tensor, dtype=dtype: tf.cast(tensor, dtype), gradient),
+                    variable,
+                )
+    for (device, wire_dtype, dtype), positions in groups.items():
+        gradients = [sent[position][0] for position in positions]
+        pieces = _send(gradients, worker_device, device, "pack_gradients", wire_dtype, dtype)
         for position, piece in zip(positions, pieces, strict=True):
-            packed[position] = (piece, packed[position][1])
-    return packed
+            sent[position] = (piece, sent[position][1])
+    return sent
 
 
-def pack_reads(graph, fetches, pack_bytes):
+def pack_reads(graph, fetches, pack_bytes, wire_dtype=EXACT):
     """Has a task read the small variables of a ps as one in a step, and each of the others once.
 
     Args:
       graph: not finalized.
       fetches: ops and tensors of the step; what does not lead to them is left as it is.
-      pack_bytes: the size up to which a variable is small; 0: the graph is left as it is.
+      pack_bytes: the size up to which a variable is small; 0: none is packed.
+      wire_dtype: the type in which trainable variables go to a worker.
     """
-    if not pack_bytes:
+    if not pack_bytes and wire_dtype == EXACT:
         return
+    trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, fetches):
-        is_small = _is_small(variable, pack_bytes)
-        kind = variable.dtype.base_dtype if is_small else variable.op
-        groups[variable.device, task, before, kind].append((variable, uses))
+        dtype = variable.dtype.base_dtype
+        is_rounded = variable.op in trainable and dtype.is_floating and not task.startswith("/job:ps/")
+        wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
+        kind = dtype if _is_small(variable, pack_bytes) else variable.op
+        groups[variable.device, task, before, wire, kind].append((variable, uses))
     with graph.as_default(), tf1.control_dependencies(None):
-        for (device, task, before, _), members in groups.items():
+        for (device, task, before, wire, _), members in groups.items():
             with tf1.device(device), tf1.control_dependencies(before):
                 values = [variable.read_value() for variable, _ in members]
-            pieces = _send(values, device, task, "pack_reads")
+            pieces = _send(values, device, task, "pack_reads", wire, values[0].dtype)
             for piece, (_, uses) in zip(pieces, members, strict=True):
                 for op, index in uses:
                     op._update_input(index, piece)
@@ -108,16 +147,27 @@ def _remote_reads(graph, fetches):
     return [(variables[handle], task, before, takers) for (handle, task, before), takers in found.items()]
 
 
-def _send(tensors, source, target, name):
-    """The tensors, which are on the device `source`, on the device `target`, having travelled as one."""
-    if len(tensors) < 2:
+def _send(tensors, source, target, name, wire_dtype, dtype):
+    """The tensors, which are on the device `source`, on the device `target` as `dtype`, having travelled as one of `wire_dtype`."""
+    is_one = len(tensors) == 1
+    if is_one and tensors[0].dtype == wire_dtype == dtype:
         return tensors
     with tf1.name_scope(None, f"ps_train/{name}"):
         with tf1.device(source):
-            flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+            flat = tensors[0] if is_one else tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+            flat = tf.cast(flat, wire_dtype)
         with tf1.device(target):
+            flat = tf.cast(flat, dtype)
+            if is_one:
+                return [flat]
             pieces = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
             return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
+def _map(function, gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return function(gradient)
 
 
 def _is_small(tensor, pack_bytes):

@@ -14,7 +14,7 @@ from ps_train.config import TrainConfig
 from ps_train.inputs import build_input_init
 from ps_train.model import ModelSpec
 from ps_train.model.loading import Model
-from ps_train.transport import pack_gradients
+from ps_train.transport import send_gradients
 
 pytestmark = pytest.mark.graph
 PACK = 4096
@@ -63,8 +63,10 @@ def dense(inputs, width, number):
     )
 
 
-def build(servers, model_fn, pack_bytes, update="async"):
-    context = task_context.TaskContext(TaskId("worker", 0), servers.cluster, update, pack_bytes=pack_bytes)
+def build(servers, model_fn, pack_bytes, update="async", wire_dtype="float32"):
+    context = task_context.TaskContext(
+        TaskId("worker", 0), servers.cluster, update, pack_bytes=pack_bytes, wire_dtype=wire_dtype
+    )
     task_context.set_current(context)
     return graph_lib.build_train(
         context, TrainConfig(seed=3, update=update), Model(input_fn, model_fn, "model", __file__)
@@ -101,6 +103,16 @@ class Run:
             for node in part.node
             if node.op == "_Send"
             and not node.attr["tensor_name"].s.endswith((b"NoOp", b"NoOp_1", b"AssignAddVariableOp"))
+        )
+
+    def sent_types(self):
+        """How many tensors of which type go between tasks in a step."""
+        metadata = tf1.RunMetadata()
+        options = tf1.RunOptions(output_partition_graphs=True)
+        self.session.run([self.ops.step, self.ops.loss], options=options, run_metadata=metadata)
+        sends = [node for part in metadata.partition_graphs for node in part.node if node.op == "_Send"]
+        return collections.Counter(
+            tf.as_dtype(node.attr["T"].type).name.replace("float32", "float") for node in sends
         )
 
 
@@ -200,10 +212,75 @@ def test_sparse_gradients_loops_and_unknown_shapes_are_left_alone(servers):
         np.testing.assert_array_equal(plain[key], packed[key], key)
 
 
-class TestPackGradients:
+# Fewer bits on the way.
+
+
+def rounded(values, dtype):
+    return values.astype(tf.as_dtype(dtype).as_numpy_dtype).astype(np.float32)
+
+
+def line(features, labels):
+    """A small and a large weight, a table, and a variable that is not trained."""
+    numbers = np.random.default_rng(1).normal(size=(2, 1200)).astype(np.float32)
+    small, large = (tf1.get_variable(name, initializer=value[:size]) for name, value, size in
+                    (("small", numbers[0], 3), ("large", numbers[1], 1200)))  # fmt: skip
+    table = tf1.get_variable("table", initializer=numbers[0, :8].reshape(4, 2))
+    fixed = tf1.get_variable("fixed", initializer=np.float32(1.2345678), trainable=False)
+    third = tf1.get_variable("third", initializer=np.float32([0.3]))
+    rows = tf.nn.embedding_lookup(table, [1, 3])
+    loss = sum(tf.reduce_sum(v * v) for v in (small, large, rows, third)) / 3.0 + 0.0 * fixed
+    tf1.add_to_collection("kept", fixed + 0.0)
+    return ModelSpec(
+        loss=loss + 0.0 * tf.reduce_sum(tf1.get_collection("kept")[0]),
+        optimizer=tf1.train.GradientDescentOptimizer(0.1),
+    )
+
+
+@pytest.mark.parametrize("pack_bytes", [0, PACK])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_variables_and_gradients_are_rounded_on_the_way_and_nowhere_else(servers, dtype, pack_bytes):
+    run = Run(servers, build(servers, line, pack_bytes, wire_dtype=dtype))
+    before = dict(zip([v.op.name for v in run.variables], run.session.run(run.variables), strict=True))
+    _, after = run.steps(1)
+    for name in ("small", "large", "third"):
+        seen = rounded(before[name], dtype)
+        gradient = rounded(seen * 2 * np.float32(1 / 3), dtype)
+        np.testing.assert_allclose(
+            after[name], before[name] - np.float32(0.1) * gradient, rtol=3e-3, atol=1e-6
+        )
+        assert (after[name] != rounded(after[name], dtype)).any(), "what is kept has all its bits"
+        exact = before[name] * (1 - 0.1 * 2 / 3)
+        assert np.abs(after[name] - exact).max() > 0, "it was rounded"
+    assert (after["table"][[0, 2]] == before["table"][[0, 2]]).all()
+    np.testing.assert_allclose(after["table"][[1, 3]], before["table"][[1, 3]] * (1 - 0.2 / 3), rtol=3e-3)
+    assert run.session.run(run.ops.graph.get_collection("kept")[0]) == np.float32(1.2345678)
+
+
+def test_half_the_bytes_travel(servers):
+    found = [
+        Run(servers, build(servers, line, PACK, wire_dtype=dtype)).sent_types()
+        for dtype in ("float32", "bfloat16")
+    ]
+    # fixed is pulled as it is; the table is read where it is, and its rows travel.
+    assert found[0]["bfloat16"] == 0 and found[1]["bfloat16"] >= 5
+    assert found[1]["float"] <= found[0]["float"] - 4
+
+
+def test_a_gradient_that_is_too_large_for_its_type_is_found_where_it_is_made(servers):
+    def model_fn(features, labels):
+        w = tf1.get_variable("w", initializer=np.float32([1.0, 2.0]))
+        return ModelSpec(loss=tf.reduce_sum(w) * 1e6, optimizer=tf1.train.GradientDescentOptimizer(0.1))
+
+    run = Run(servers, build(servers, model_fn, PACK, wire_dtype="float16"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ps_train found the gradient of w"):
+        run.steps(1)
+    assert run.session.run(run.variables[1]).tolist() == [1.0, 2.0]
+
+
+class TestSendGradients:
     """What of a list of gradients goes together."""
 
-    def pack(self, pack_bytes=PACK):
+    def send(self, pack_bytes=PACK):
         with tf1.Graph().as_default():
             with tf1.device("/job:ps/task:0"):
                 variables = [tf1.get_variable(name, [2]) for name in "abc"]
@@ -211,10 +288,10 @@ class TestPackGradients:
                 variables.append(tf1.get_variable("d", [2]))
             gradients = [tf.ones([2]), None, tf.fill([2], 3.0), tf.ones([2])]
             pairs = list(zip(gradients, variables, strict=True))
-            return pairs, pack_gradients(pairs, "/job:worker/task:0", pack_bytes)
+            return pairs, send_gradients(pairs, "/job:worker/task:0", pack_bytes)
 
     def test_only_those_of_one_ps(self):
-        pairs, packed = self.pack()
+        pairs, packed = self.send()
         assert [variable for _, variable in packed] == [variable for _, variable in pairs]
         assert [new is old for (new, _), (old, _) in zip(packed, pairs, strict=True)] == [
             False,
@@ -226,5 +303,5 @@ class TestPackGradients:
 
     def test_nothing_if_nothing_is_small(self):
         for pack_bytes in (0, 7):
-            pairs, packed = self.pack(pack_bytes)
+            pairs, packed = self.send(pack_bytes)
             assert packed == pairs

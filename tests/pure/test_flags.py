@@ -76,6 +76,7 @@ EVERY_SETTING = TrainConfig(
     on_worker_loss="continue",
     on_nan="skip",
     pack_bytes="4096",
+    wire_dtype="bfloat16",
     seed=5,
     report_file="r.json",
     log_dir="logs",
