@@ -29,7 +29,7 @@ from ps_train.wording import nearest, shown
 JOBS = ("ps", "worker", "chief", "evaluator")
 ENDED = ("left", "failed", "stopped")  # what a task's record calls its state when its process is about to end
 # The state of a training task at the target: it makes no step any more, unless the model goes back before it is saved.
-DONE = "done"
+AT_TARGET = "at target"
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
 FROM_SERVER = "what ps_train.Server was given"

@@ -9,9 +9,10 @@ The order in which `session` lists all hooks is the order of the end, which is w
 5. chief: `UpdateLoop` of each synchronous optimizer stops, as nobody is left to serve;
 6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
 
-On the command line 3 to 6, and `WaitForSave` of the other workers, are step functions of the session (`EndingWait`), and come
-before 1 then: a ps that is lost before the last step is saved takes the model back, and everybody trains on. An end within
-`MonitoredSession.close`, as a script's, can only fail then.
+On the command line 3 to 6, and `WaitForSave` of the other workers, are done by a step function of the session (`EndingWait`)
+before the session is closed: a ps that is lost before the last step is saved takes the model back, and everybody trains on.
+An end within `MonitoredSession.close`, as a script's, can only fail then; so can the save of a model with hooks of its own,
+which may change it in their `end`.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import time
 from typing import Any
 
 from ps_train.board import BoardError
-from ps_train.cluster import DONE, ENDED
+from ps_train.cluster import AT_TARGET, ENDED
 from ps_train.compat import tf, tf1
 from ps_train.explain import one_line
 from ps_train.hooks import STALE, as_preemption
@@ -193,37 +194,36 @@ class EndingWait:
 
 
 class WaitForSave(EndingWait):
-    """A worker's end: at the target it stays until the chief has saved, and so may not have to go back.
+    """A worker's end: at the target it stays until the chief has saved and ended the job, as it may have to go back.
 
     Args:
-      chief: name of the chief's task.
+      chief: what to call the chief and its address.
       monitor, guard, step_hook, members, is_ps_lost: see EndingWait.
+      peer_timeout_secs: after how long without the chief the guard ends the wait.
     """
 
-    def __init__(self, chief, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False):
+    def __init__(
+        self, chief, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False, peer_timeout_secs=60.0
+    ):  # fmt: skip
         super().__init__(monitor, guard, step_hook, members, is_ps_lost)
-        self._chief = chief
+        self._chief, self._peer_timeout_secs = chief, peer_timeout_secs
 
     def wait(self, session):
         """Waits for the chief's end, if the target is reached; a worker without data has nothing to come back for."""
         if not self._step_hook.is_reached:
             return
-        self._monitor.post(state=DONE)
+        self._monitor.post(state=AT_TARGET)
         start = awake_clock()
         line_due = line_throttle(start)
-        while not (self._guard.should_stop or self._has_saved()):
+        while not (self._guard.should_stop or self._monitor.view().record("job").get("is_over")):
             now = awake_clock()
             self.look(session)
             if line_due.is_due(now):
                 log.info(
-                    "done: waiting for %s to save the last step: %.0f s so far", self._chief, now - start
-                )
+                    "at the target: waiting for %s to save and to end the job: %.0f s so far, giving up when it is gone for %g s",
+                    self._chief, now - start, self._peer_timeout_secs,
+                )  # fmt: skip
             time.sleep(self.POLL_SECS)
-
-    def _has_saved(self):
-        view = self._monitor.view()
-        has_ended = view.record(self._chief).get("state") in ("left", "stopped")
-        return has_ended or bool(view.record("job").get("is_over"))
 
 
 class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
@@ -281,7 +281,7 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
     def _wait_for_others(self, session):
         self._is_reached = self._is_reached or self._step_hook.is_reached
         if self._step_hook.is_reached:
-            self._monitor.post(state=DONE)
+            self._monitor.post(state=AT_TARGET)
         start = awake_clock()
         signal_at = None
         line_due = line_throttle(start)
@@ -310,7 +310,9 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
         return [
             str(task)
             for task, record in records.items()
-            if record and record["state"] not in (DONE, *ENDED) and view.age(str(task)) < self.STOPPING_SECS
+            if record
+            and record["state"] not in (AT_TARGET, *ENDED)
+            and view.age(str(task)) < self.STOPPING_SECS
         ]
 
     def pending(self, waited):
@@ -324,7 +326,7 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
         if not record:
             is_over = self._is_reached or waited > self._peer_timeout_secs
             return "" if is_over else f"{name} (has not joined)"
-        if record["state"] in (DONE, *ENDED) or view.age(name) > self._peer_timeout_secs:
+        if record["state"] in (AT_TARGET, *ENDED) or view.age(name) > self._peer_timeout_secs:
             return ""
         if self._is_reached and waited > self._stop_secs:
             log.warning(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ps_train.cluster import DONE, ENDED, Cluster, TaskId
+from ps_train.cluster import AT_TARGET, ENDED, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_RETRYABLE, EXIT_SIGINT, EXIT_SIGTERM
 from ps_train.local_config import read_report, report_path
@@ -135,7 +135,7 @@ class Follower:
         is_reached = (
             step is not None and self._config.train_steps is not None and step >= self._config.train_steps
         )
-        return is_reached or bool(states) and all(state in ("ending", DONE, *ENDED) for state in states)
+        return is_reached or bool(states) and all(state in ("ending", AT_TARGET, *ENDED) for state in states)
 
     def _row(self, task: TaskId, status: int | None) -> Row:
         record = self._record(task)

@@ -19,7 +19,6 @@ from ps_train.logs import log
 from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, mentions, worker_seed
 from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
-from ps_train.transport import pack_reads
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 
 
@@ -104,8 +103,6 @@ def build_train(context, config, model):
             loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
         check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
-        for run in ([train_op, loss, examples], *([optimizer.update_op] for optimizer in optimizers)):
-            pack_reads(graph, run, context.pack_bytes, context.wire_dtype)
         hooks = list(spec.training_hooks or ())
         return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)
 

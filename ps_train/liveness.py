@@ -26,7 +26,7 @@ from ps_train.wording import as_secs
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
-PROTOCOL = 1  # changes with what the records and the rounds' state mean
+PROTOCOL = 2  # changes with what the records and the rounds' state mean
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 

@@ -71,8 +71,10 @@ class LeastLoaded:
         self._loads = {index: (0, 0) for index in indices}
 
     def __call__(self, op):
-        """The index of the ps for `op`."""
-        index = min(self._loads, key=self._loads.__getitem__)
+        """The index of the ps for `op`, if no device scope of the user's names one."""
+        index = tf.DeviceSpec.from_string(op.device).task
+        if index not in self._loads:
+            index = min(self._loads, key=self._loads.__getitem__)
         held, count = self._loads[index]
         self._loads[index] = (held + _op_bytes(op), count + 1)
         return index
@@ -98,8 +100,8 @@ class Share(NamedTuple):
       ps: name of its task.
       num_bytes: of its variables, slots included.
       num_variables: slots included.
-      largest: name of its largest variable.
-      largest_bytes: of that one.
+      largest: name of the variable that takes the most room, with its slots.
+      largest_bytes: of that one and its slots.
     """
 
     ps: str
@@ -118,16 +120,19 @@ def shares(cluster, variables):
     >>> [(share.ps, share.num_bytes, share.largest) for share in shares(cluster, [v])]
     [('ps:0', 0, ''), ('ps:1', 4000, 'v')]
     """
-    held: dict[str, list[tuple[int, str]]] = {str(task): [] for task in cluster.ps_tasks}
-    for variable in variables:
+    held: dict[str, dict[str, list[int]]] = {str(task): {} for task in cluster.ps_tasks}
+    for variable in variables:  # slots are made after their variable, as NAME/SLOT
         device = tf.DeviceSpec.from_string(variable.device or "")
-        if f"{device.job}:{device.task}" in held:
-            size = _bytes_of(variable.shape, variable.dtype.base_dtype)
-            held[f"{device.job}:{device.task}"].append((size, variable.op.name))
+        sizes = held.get(f"{device.job}:{device.task}")
+        if sizes is not None:
+            primary, slash, _ = variable.op.name.rpartition("/")
+            name = primary if slash and primary in sizes else variable.op.name
+            sizes.setdefault(name, []).append(_bytes_of(variable.shape, variable.dtype.base_dtype))
     found = []
     for ps, sizes in held.items():
-        largest_bytes, largest = max(sizes, default=(0, ""))
-        found.append(Share(ps, sum(size for size, _ in sizes), len(sizes), largest, largest_bytes))
+        largest_bytes, largest = max(((sum(parts), name) for name, parts in sizes.items()), default=(0, ""))
+        num_variables = sum(map(len, sizes.values()))
+        found.append(Share(ps, sum(map(sum, sizes.values())), num_variables, largest, largest_bytes))
     return found
 
 

@@ -101,7 +101,7 @@ def make(
       saving: Saving.
       hooks: the user's.
       scaffold: the user's `tf1.train.Scaffold`; its saver, init and local init ops are used where it has them.
-      last_hook: its `end` comes after everything is saved.
+      last_hook: its `begin` sees all ops that the other hooks make, and its `end` comes after everything is saved.
       step_runner: the StepRunner that will run the steps, if any; it is told of the chief's hooks that it works with.
       is_ps_lost: function of an error: whether it comes of a ps that was lost.
 
@@ -144,14 +144,16 @@ def make(
         ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
     if step_runner is not None:
+        chief = runtime.context.cluster.chief_task
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
         step_runner.wait_hook = _first(ordered, WaitForWorkersHook) or WaitForSave(
-            str(runtime.context.cluster.chief_task),
+            f"{chief} at {runtime.context.cluster.address(chief)}",
             runtime.monitor,
             runtime.guard,
             step_hook,
             all_members,
             is_ps_lost,
+            runtime.timeouts.peer_timeout_secs,
         )
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:

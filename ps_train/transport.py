@@ -2,7 +2,7 @@
 
     grads_and_vars = to_wire(grads_and_vars, worker_device, wire_dtype)            # before they are checked
     grads_and_vars = send_gradients(grads_and_vars, worker_device, pack_bytes)     # before the update rule takes them
-    pack_reads(graph, fetches, pack_bytes, wire_dtype)                             # once the graph is built
+    hooks.append(PackReads(runs, pack_bytes, wire_dtype))                          # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -23,7 +23,8 @@ own type again on the other side: half the bytes travel. Variables, their slots 
 are; what is not trainable, as moving averages and counters, is never rounded.
 
 The graph is changed after it is built, and not while `model_fn` runs, so that any code that reads variables is served: layers
-of Keras, `get_variable`, regularizers. Alternatives were a getter that hands out packed reads (it has to know all variables
+of Keras, `get_variable`, regularizers; and after it is kept beside the checkpoints, as there every head of a model has to run
+without the variables of the others. Alternatives were a getter that hands out packed reads (it has to know all variables
 before the first is read), and one flat variable for each ps (other names in checkpoints and fingerprints; less work for the ps).
 """
 
@@ -34,6 +35,8 @@ from typing import Any
 from ps_train.compat import tf, tf1
 
 EXACT = "float32"  # of the types in which tensors travel, the one that means: as they are
+MAX_PACK_BYTES = 64 * 2**20  # of one message; TensorFlow's limit is 2 GB
+_PS = "/job:ps/"
 
 
 def to_wire(grads_and_vars, worker_device, wire_dtype):
@@ -73,7 +76,11 @@ def send_gradients(grads_and_vars, worker_device, pack_bytes):
     groups: dict[Any, list[int]] = collections.defaultdict(list)
     for position, (gradient, variable) in enumerate(sent):
         dtype = variable.dtype.base_dtype
-        if isinstance(gradient, tf.Tensor) and _is_small(gradient, pack_bytes) and _task_of(variable.device):
+        if (
+            isinstance(gradient, tf.Tensor)
+            and _is_small(gradient, pack_bytes)
+            and _task_of(variable.device).startswith(_PS)
+        ):
             groups[variable.device, gradient.dtype, dtype].append(position)
         elif gradient is not None and gradient.dtype != dtype:
             with tf1.device(variable.device):
@@ -81,70 +88,107 @@ def send_gradients(grads_and_vars, worker_device, pack_bytes):
                     _map(lambda tensor, dtype=dtype: tf.cast(tensor, dtype), gradient),
                     variable,
                 )
-    for (device, wire_dtype, dtype), positions in groups.items():
-        gradients = [sent[position][0] for position in positions]
-        pieces = _send(gradients, worker_device, device, "pack_gradients", wire_dtype, dtype)
-        for position, piece in zip(positions, pieces, strict=True):
-            sent[position] = (piece, sent[position][1])
+    for (device, wire_dtype, dtype), members in groups.items():
+        for positions in _parts(members, lambda position: _num_bytes(sent[position][0])):
+            gradients = [sent[position][0] for position in positions]
+            pieces = _send(gradients, worker_device, device, "pack_gradients", wire_dtype, dtype)
+            for position, piece in zip(positions, pieces, strict=True):
+                sent[position] = (piece, sent[position][1])
     return sent
 
 
-def pack_reads(graph, fetches, pack_bytes, wire_dtype=EXACT):
+class PackReads(tf1.train.SessionRunHook):
+    """Calls `pack_reads` when all hooks have made their ops, among them the one that keeps the graph beside checkpoints.
+
+    The last of a session's hooks; arguments as of `pack_reads`.
+    """
+
+    def __init__(self, runs, pack_bytes, wire_dtype):
+        self._runs, self._pack_bytes, self._wire_dtype = runs, pack_bytes, wire_dtype
+
+    def begin(self):
+        """Changes the default graph, which is not finalized yet."""
+        pack_reads(tf1.get_default_graph(), self._runs, self._pack_bytes, self._wire_dtype)
+
+
+def pack_reads(graph, runs, pack_bytes, wire_dtype=EXACT):
     """Has a task read the small variables of a ps as one in a step, and each of the others once.
 
     Args:
       graph: not finalized.
-      fetches: ops and tensors of the step; what does not lead to them is left as it is.
+      runs: a list of ops and tensors for each thing that is run by itself, as the step, and the chief's synchronous update.
+        What leads to none or to several of them is left as it is.
       pack_bytes: the size up to which a variable is small; 0: none is packed.
       wire_dtype: the type in which trainable variables go to a worker.
     """
     if not pack_bytes and wire_dtype == EXACT:
         return
+    ancestors = [_ancestors(run) for run in runs]
+    counts = collections.Counter(op for found in ancestors for op in found)
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
-    groups: dict[Any, list[Any]] = collections.defaultdict(list)
-    for variable, task, before, uses in _remote_reads(graph, fetches):
-        dtype = variable.dtype.base_dtype
-        is_rounded = variable.op in trainable and dtype.is_floating and not task.startswith("/job:ps/")
-        wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
-        kind = dtype if _is_small(variable, pack_bytes) else variable.op
-        groups[variable.device, task, before, wire, kind].append((variable, uses))
-    with graph.as_default(), tf1.control_dependencies(None):
+    for found in ancestors:
+        groups: dict[Any, list[Any]] = collections.defaultdict(list)
+        for variable, task, before, uses in _remote_reads(graph, [op for op in found if counts[op] == 1]):
+            dtype = variable.dtype.base_dtype
+            is_rounded = variable.op in trainable and dtype.is_floating and not task.startswith(_PS)
+            wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
+            kind = dtype if _is_small(variable, pack_bytes) else variable.op
+            groups[variable.device, task, before, wire, kind].append((variable, uses))
         for (device, task, before, wire, _), members in groups.items():
-            with tf1.device(device), tf1.control_dependencies(before):
-                values = [variable.read_value() for variable, _ in members]
-            pieces = _send(values, device, task, "pack_reads", wire, values[0].dtype)
-            for piece, (_, uses) in zip(pieces, members, strict=True):
-                for op, index in uses:
-                    op._update_input(index, piece)
+            for part in _parts(members, lambda member: _num_bytes(member[0])):
+                _read_together(graph, part, device, task, before, wire)
 
 
-def _remote_reads(graph, fetches):
-    """What another task than a variable's own takes of it.
+def _read_together(graph, members, device, task, before, wire):
+    """Gives the ops that take these variables their pieces of what is sent from the ps `device` to `task`."""
+    with graph.as_default(), tf1.control_dependencies(None):
+        with tf1.device(device), tf1.control_dependencies(before):
+            values = [variable.read_value() for variable, _ in members]
+        pieces = _send(values, device, task, "pack_reads", wire, values[0].dtype)
+        for piece, (_, uses) in zip(pieces, members, strict=True):
+            for op, index in uses:
+                op._update_input(index, piece)
+
+
+def _remote_reads(graph, ops):
+    """What of these ops takes a variable of another task.
 
     Returns:
-      list of (variable, that task's device, tuple of the ops that the read has to wait for, [(op there, index of its input)]).
+      list of (variable, the ops' device, tuple of the ops that the read has to wait for, [(op there, index of its input)]).
     """
     variables = {
         variable.handle.op: variable
         for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        if hasattr(variable, "handle") and _task_of(variable.device).startswith("/job:ps/")
+        if hasattr(variable, "handle") and _task_of(variable.device).startswith(_PS)
     }
+    awaited = {before for op in graph.get_operations() for before in op.control_inputs}
     uses: dict[Any, list[Any]] = collections.defaultdict(list)  # of each read
-    awaited = set()
-    for op in _ancestors(fetches):
-        awaited.update(op.control_inputs)
+    for op in ops:
         for index, tensor in enumerate(op.inputs):
             if _is_read(tensor.op, variables):
                 uses[tensor.op].append((op, index))
-    found = collections.defaultdict(list)
+    found: dict[Any, list[Any]] = collections.defaultdict(list)
     for read, takers in uses.items():
         variable = variables[read.inputs[0].op]
-        tasks = {_task_of(op.device) for op, _ in takers}
+        task, *others = {_task_of(op.device) for op in read.outputs[0].consumers()}
         # What waits for this very read, or takes it on the ps, may be an update of the variable, which must not come first.
-        if read not in awaited and len(tasks) == 1 and not tasks & {"", _task_of(variable.device)}:
+        if read not in awaited and not others and task not in ("", _task_of(variable.device)):
             before = tuple(sorted(read.control_inputs, key=lambda op: op.name))
-            found[(variable.op, *tasks, before)] += takers
+            found[variable.op, task, before] += takers
     return [(variables[handle], task, before, takers) for (handle, task, before), takers in found.items()]
+
+
+def _parts(members, size_of):
+    """Lists of neighbours of no more than MAX_PACK_BYTES together, or of one."""
+    parts: list[list[Any]] = []
+    room = 0
+    for member in members:
+        room -= size_of(member)
+        if not parts or room < 0:
+            parts.append([])
+            room = MAX_PACK_BYTES - size_of(member)
+        parts[-1].append(member)
+    return parts
 
 
 def _send(tensors, source, target, name, wire_dtype, dtype):
@@ -172,9 +216,16 @@ def _map(function, gradient):
 
 def _is_small(tensor, pack_bytes):
     dtype = tensor.dtype.base_dtype
-    if not tensor.shape.is_fully_defined() or not (dtype.is_floating or dtype.is_integer):
-        return False
-    return math.prod(tensor.shape.as_list()) * dtype.size <= pack_bytes
+    is_known = tensor.shape.is_fully_defined() and (dtype.is_floating or dtype.is_integer)
+    return bool(pack_bytes) and is_known and _num_bytes(tensor) <= pack_bytes
+
+
+def _num_bytes(tensor):
+    return (
+        math.prod(tensor.shape.as_list()) * tensor.dtype.base_dtype.size
+        if tensor.shape.is_fully_defined()
+        else 0
+    )
 
 
 def _task_of(device):

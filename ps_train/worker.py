@@ -16,7 +16,7 @@ import time
 from ps_train import checkpoints, graph, session
 from ps_train.board import ControlSession
 from ps_train.bring_up import is_model_whole, note_who_left
-from ps_train.cluster import DONE
+from ps_train.cluster import AT_TARGET
 from ps_train.compat import tf
 from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
@@ -26,6 +26,7 @@ from ps_train.liveness import BEAT_SECS, awake_clock, first_failure
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
+from ps_train.transport import PackReads
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 from ps_train.updates.standing import queue_node
@@ -83,8 +84,15 @@ def run(runtime, config, model):
             skips_bad_numbers=context.on_nan == "skip",
             is_ps_lost=is_lost,
         )
+        runs = [[ops.step, *fetches.values()], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
         made = session.make(
-            runtime, step_hook, saving, hooks=ops.hooks, step_runner=runner, is_ps_lost=is_lost
+            runtime,
+            step_hook,
+            saving,
+            hooks=ops.hooks,
+            last_hook=PackReads(runs, context.pack_bytes, context.wire_dtype),
+            step_runner=runner,
+            is_ps_lost=is_lost,
         )
         with made as sess:
             if context.is_chief and not config.train_dir:
@@ -108,7 +116,7 @@ def judge(runtime):
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
         return failure
-    is_up = monitor.get("state") in ("training", "ending", DONE)
+    is_up = monitor.get("state") in ("training", "ending", AT_TARGET)
     if not is_up:  # the waits of the bring-up have bounds, a session's calls have none
         bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
@@ -118,7 +126,7 @@ def judge(runtime):
             )
     if view.record("job").get("is_over") or not is_up:
         return None
-    if monitor.get("state") == DONE:
+    if monitor.get("state") == AT_TARGET:
         return _judge_workers(runtime, view, bound, needs_all=False)
     return _judge_workers(runtime, view, bound) or _judge_absent(runtime, view)
 

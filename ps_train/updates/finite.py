@@ -4,7 +4,7 @@
 
 Every gradient passes through a CheckNumerics op on the worker, so a bad one never reaches a ps:
 
-- `stop`: each gradient is checked by itself, so that sending can start while others are computed. The step fails, naming
+- `stop`: each gradient is checked by itself, so that a large one can be sent while others are computed. The step fails, naming
   the variable; the task ends with status 1 and so does the job. (Async: gradients of the same step that were good may be
   applied. Sync: nothing of the step is.)
 - `skip`: no gradient leaves before all are checked; the loop drops the step, counts it and goes on.

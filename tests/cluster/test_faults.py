@@ -133,7 +133,9 @@ def test_ps_is_lost_when_the_target_is_reached_and_not_saved(make_job):
     wait_for_step(chief, 10)
     chief.send(signal.SIGSTOP)
     for other in others:
-        other.wait_for_line("done: waiting for worker:0 to save the last step")
+        other.wait_for_line(
+            f"at the target: waiting for worker:0 at {job.worker_hosts[0]} to save and to end the job"
+        )
     ps.kill()
     again = job.start("ps:0")
     chief.send(signal.SIGCONT)

@@ -47,7 +47,7 @@ def test_workers_that_train_are_waited_for():
     assert pending(records, waited=1000) == ["worker:1 (training at step 9)", "worker:2 (ending at step 12)"]
 
 
-@pytest.mark.parametrize("state", ["left", "failed", "stopped", "done"])
+@pytest.mark.parametrize("state", ["left", "failed", "stopped", "at target"])
 def test_workers_that_have_ended_are_not(state):
     assert pending({"worker:1": {"state": state}, "worker:2": TRAINING}) == ["worker:2 (training at step 9)"]
 
@@ -126,7 +126,7 @@ def test_a_chief_saves_before_it_is_over_and_goes_back_if_a_ps_is_lost_just_then
             raise tf.errors.CancelledError(None, None, "lost while saving")
         saved.append(session)
 
-    records = {"worker:1": {"state": "done", "step": 12}, "worker:2": {"state": "left"}}
+    records = {"worker:1": {"state": "at target", "step": 12}, "worker:2": {"state": "left"}}
     hook = make_wait(records, finals=[SimpleNamespace(end=save)], is_ps_lost=lambda error: True)
     with pytest.raises(tf.errors.AbortedError, match="lost while saving"):
         hook.run(None)
@@ -149,19 +149,18 @@ def wait_for_save(views, is_reached=True, guard=None, **options):
         monitor.shown = next(pending)
 
     step_hook = SimpleNamespace(is_reached=is_reached, session="s1", look=look, end=lambda session: None)
-    return WaitForSave("worker:0", monitor, guard or FakeGuard(), step_hook, **options), monitor
+    return WaitForSave("worker:0 at w0:1", monitor, guard or FakeGuard(), step_hook, **options), monitor
 
 
-@pytest.mark.parametrize(
-    "last",
-    [{"job": {"is_over": True}}, {"worker:0": {"state": "stopped"}}, {"worker:0": {"state": "left"}}],
-    ids=["over", "stopped", "left"],
-)
-def test_a_worker_at_the_target_waits_for_the_save(last):
-    views = [FakeView({"worker:0": {"state": "done"}})] * 3 + [FakeView(last)]
+def test_a_worker_at_the_target_waits_for_the_end_of_the_job():
+    """Not for the chief's own end: one that was stopped before had not saved this step."""
+    views = [
+        FakeView({"worker:0": {"state": state}}) for state in ("training", "at target", "stopped", "training")
+    ]
+    views.append(FakeView({"job": {"is_over": True}}))
     hook, monitor = wait_for_save(views)
     hook.run(None)
-    assert hook.is_over and monitor.fields["state"] == "done" and monitor.shown is views[-1]
+    assert hook.is_over and monitor.fields["state"] == "at target" and monitor.shown is views[-1]
 
 
 def test_a_worker_without_data_does_not():

@@ -115,6 +115,25 @@ def test_a_variable_that_is_more_than_a_part_is_named():
     assert placement.advice(make_layers([500, 10])) == "", "it is small"
 
 
+def test_slots_count_with_their_variable():
+    """So that Adam's are not taken for variables to be split, and the variable for a third of what it takes."""
+    cluster = Cluster.from_hosts("p0:1,p1:1", "w0:1")
+    with tf1.Graph().as_default(), placement.scope(task_context.TaskContext(TaskId("worker", 0), cluster)):
+        rows = tf.nn.embedding_lookup(tf1.get_variable("a/table", [500_000, 10]), [1, 2])
+        tf1.train.AdamOptimizer().minimize(tf.reduce_sum(rows) + tf1.get_variable("b", [1000])[0])
+        found = placement.shares(cluster, tf1.global_variables())
+    assert (found[0].largest, found[0].largest_bytes) == ("a/table", 60_000_000)
+    assert placement.advice(found).startswith("ps:0 has a/table, which is more than its part.")
+
+
+def test_what_a_device_scope_puts_somewhere_counts_there(scope):
+    with tf1.device("/job:ps/task:1"):
+        pinned = tf1.get_variable("pinned", [1000])
+    others = [tf1.get_variable(f"v{i}", [100]) for i in range(4)]
+    assert device_of(pinned) == "/job:ps/task:1"
+    assert [device_of(v) for v in others] == [f"/job:ps/task:{i}" for i in (0, 2, 0, 2)]
+
+
 def test_a_ps_may_hold_nothing():
     found = make_layers([10, 10])
     assert [share[:4] for share in found[2:]] == [("ps:2", 0, 0, ""), ("ps:3", 0, 0, "")]

@@ -1,20 +1,23 @@
 """What travels together, read off the partitions that run, and that it changes no bit of any update."""
 
 import collections
+import contextlib
+import functools
 
 import numpy as np
 import pytest
 from in_process import Servers
 
 from ps_train import graph as graph_lib
-from ps_train import task_context
+from ps_train import task_context, transport
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
 from ps_train.inputs import build_input_init
 from ps_train.model import ModelSpec
 from ps_train.model.loading import Model
-from ps_train.transport import send_gradients
+from ps_train.transport import pack_reads, send_gradients
+from ps_train.updates.rounds import MemberHook, UpdateLoop
 
 pytestmark = pytest.mark.graph
 PACK = 4096
@@ -68,9 +71,11 @@ def build(servers, model_fn, pack_bytes, update="async", wire_dtype="float32"):
         TaskId("worker", 0), servers.cluster, update, pack_bytes=pack_bytes, wire_dtype=wire_dtype
     )
     task_context.set_current(context)
-    return graph_lib.build_train(
-        context, TrainConfig(seed=3, update=update), Model(input_fn, model_fn, "model", __file__)
-    )
+    model = Model(input_fn, model_fn, "model", __file__)
+    ops = graph_lib.build_train(context, TrainConfig(seed=3, update=update), model)
+    runs = [[ops.step, ops.loss], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
+    pack_reads(ops.graph, runs, pack_bytes, wire_dtype)
+    return ops
 
 
 class Run:
@@ -85,6 +90,21 @@ class Run:
         self.session = tf1.Session(servers.target(TaskId("worker", 0)), graph=ops.graph)
         self.session.run(init)
         self.session.run(start)
+
+    @contextlib.contextmanager
+    def serving(self):
+        """Within it the rounds of a synchronous job go on."""
+        (optimizer,) = self.ops.sync_optimizers
+        optimizer.reset(self.session)
+        failures = []
+        make_session = functools.partial(tf1.Session, self.session.sess_str, graph=self.ops.graph)
+        loop = UpdateLoop(optimizer, make_session, lambda: None, failures.append)
+        MemberHook(optimizer).after_create_session(self.session, None)
+        try:
+            yield
+        finally:
+            loop.end(self.session)
+        assert not failures
 
     def steps(self, count):
         losses = [self.session.run([self.ops.step, self.ops.loss])[1] for _ in range(count)]
@@ -212,6 +232,52 @@ def test_sparse_gradients_loops_and_unknown_shapes_are_left_alone(servers):
         np.testing.assert_array_equal(plain[key], packed[key], key)
 
 
+def test_what_a_hook_adds_to_the_step_waits_for_the_read_that_it_asks_for(servers):
+    """It is in no run that is known of when the reads are packed."""
+
+    def model_fn(features, labels):
+        a, b = (tf1.get_variable(name, [], initializer=tf1.ones_initializer()) for name in "ab")
+        old = a.value()
+        with tf1.control_dependencies([old]):
+            tf1.add_to_collection("late", a.assign_add(1.0).op)
+        return ModelSpec(loss=old + 0.0 * (a + b), optimizer=tf1.train.GradientDescentOptimizer(0.0))
+
+    run = Run(servers, build(servers, model_fn, PACK))
+    late = run.ops.graph.get_collection("late")
+    losses = [float(run.session.run([run.ops.loss, late])[0]) for _ in range(50)]
+    assert losses == [1.0 + number for number in range(50)]
+
+
+def test_a_synchronous_update_pulls_nothing_of_the_step_s(servers):
+    """What both of them need is left to each."""
+
+    def model_fn(features, labels):
+        variables = [tf1.get_variable(f"v{number}", [2]) for number in range(4)]
+        rate = 0.1 * tf1.get_variable("rate", initializer=np.float32(1.0), trainable=False)
+        loss = tf.add_n([tf.reduce_sum(v * v) for v in variables]) + 0.0 * rate
+        return ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(rate))
+
+    ops = build(servers, model_fn, PACK, "sync")
+    (optimizer,) = ops.sync_optimizers
+    assert not [op.name for op in transport._ancestors([optimizer.update_op]) if "pack_reads" in op.name]
+    assert [op.name for op in transport._ancestors([ops.step, ops.loss]) if "pack_reads" in op.name]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_packing_changes_no_bit_of_a_synchronous_update(name):
+    servers = Servers(num_ps=2, num_workers=1)  # the only worker, so that sums have one order
+    found = []
+    for pack_bytes in (0, PACK):
+        run = Run(servers, build(servers, deep(OPTIMIZERS[name]), pack_bytes, "sync"))
+        with run.serving():
+            losses = [float(run.session.run([run.ops.loss, run.ops.step])[0]) for _ in range(6)]
+        found.append((losses, run.session.run(run.variables)))
+    (plain_losses, plain), (packed_losses, packed) = found
+    assert plain_losses == packed_losses and len(set(plain_losses)) == 6
+    for before, after in zip(plain, packed, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 # Fewer bits on the way.
 
 
@@ -300,6 +366,11 @@ class TestSendGradients:
             True,
         ]
         assert packed[0][0].device == packed[2][0].device == "/job:ps/task:0"
+
+    def test_no_more_than_a_message_holds(self, monkeypatch):
+        monkeypatch.setattr(transport, "MAX_PACK_BYTES", 15)
+        pairs, packed = self.send()
+        assert packed == pairs, "each by itself: two are 16 bytes"
 
     def test_nothing_if_nothing_is_small(self):
         for pack_bytes in (0, 7):

@@ -156,8 +156,8 @@ def test_at_the_target_the_chief_alone_is_missed():
     ages = {"worker:0": 59, "worker:2": 61}
     records = {"worker:0": OK, "worker:2": OK}
     assert judge(records, ages, update="sync")[1] == 138
-    assert judge(records, ages, update="sync", state="done") is None
-    assert judge(records, {"worker:0": 61}, update="sync", state="done")[1] == 138
+    assert judge(records, ages, update="sync", state="at target") is None
+    assert judge(records, {"worker:0": 61}, update="sync", state="at target")[1] == 138
 
 
 # How a user's error is told.
