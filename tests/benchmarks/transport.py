@@ -1,9 +1,12 @@
-"""What packing is worth: the rate of a job with `--pack_bytes` over that of the same job without, on loopback.
+"""What packing and fewer bits on the way are worth: a job's rate with such flags over that of the same job without.
 
-    python tests/benchmarks/transport.py [--models=deep,mlp,big] [--pack_bytes=auto] [--update=async] [--repeats=5] [--secs=6]
+    python tests/benchmarks/transport.py                                    # loopback, 2 workers
+    python tests/benchmarks/transport.py --link_mbit=1000 --num_workers=1   # hosts of their own, with links of 1 Gbit/s (root)
+    python tests/benchmarks/transport.py --models=mlp --variant='--pack_bytes=4000000' --variant='--wire_dtype=float16'
 
-1 ps and 2 workers as processes on this machine, started anew for each figure, without and with it in turn; the ratio of each pair of
-neighbours is one number. Steps a second are the global ones, counted by the ps while both workers train.
+One ps and the workers are processes on this machine, started anew for each figure: first with `--pack_bytes=0`, as a plain
+script sends its variables, then with each variant's flags; the ratio of neighbours is one number. Rates are global steps a
+second while all train. Hosts of their own are network namespaces, whose links `tc tbf` slows down.
 
 - deep: 101 layers of 64x64, 202 variables, 1.7 MB, batch 32: many small variables;
 - mlp: 784-512-512-10, 2.7 MB, batch 64;
@@ -11,7 +14,9 @@ neighbours is one number. Steps a second are the global ones, counted by the ps 
 """
 
 import argparse
+import contextlib
 import pathlib
+import re
 import statistics
 import sys
 import tempfile
@@ -19,16 +24,16 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
 from harness import Job
-from watched import read_step
+from namespaces import Network, spread
 
 import ps_train
-from ps_train.board import Board
-from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 
 WIDTHS = {"deep": [64] * 102, "mlp": [784, 512, 512, 10], "big": [1024, 4096, 4096, 10]}
 BATCHES = {"deep": 32, "mlp": 64, "big": 32}
-WARM_STEPS = 20
+PLAIN = "--pack_bytes=0"
+VARIANTS = ("--pack_bytes=auto", "--wire_dtype=bfloat16")
+WARM_SECS = 2.0
 
 
 def input_fn(context):
@@ -50,44 +55,70 @@ def model_fn(features, labels, params):
     return ps_train.ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(1e-4))
 
 
-def rate(name, update, pack_bytes, secs):
+def rate(name, variant, args, network):
     """Global steps a second."""
     flags = [
-        f"--model={__file__}", f"--model_params=widths={name}", f"--batch_size={BATCHES[name]}", f"--update={update}",
-        f"--pack_bytes={pack_bytes}", "--train_steps=100000000", "--log_every_secs=0.2",
+        f"--model={__file__}", f"--model_params=widths={name}", f"--batch_size={BATCHES[name]}", f"--update={args.update}",
+        "--train_steps=100000000", "--log_every_secs=0.1", *variant.split(),
     ]  # fmt: skip
-    with Job(pathlib.Path(tempfile.mkdtemp()), 1, 2, flags=flags) as job:
+    with Job(pathlib.Path(tempfile.mkdtemp()), 1, args.num_workers, flags=flags) as job:
+        if network is not None:
+            spread(job, network)
         _, *workers = job.start_all()
         for worker in workers:
-            worker.wait_for_line(rf"step (\d*[1-9]\d|{WARM_STEPS})/")
-        time.sleep(1)
-        board = Board(job.ps_hosts[0], TaskId("ps", 0))
-        step, at = read_step(board), time.monotonic()
-        time.sleep(secs)
-        end = read_step(board)
-        return (end - step) / (time.monotonic() - at)
+            worker.wait_for_line(r"step \d+/")
+        time.sleep(WARM_SECS)
+        (step, at), until = next_step(workers[0]), time.monotonic() + args.secs
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        end, end_at = next_step(workers[0])
+        return (end - step) / (end_at - at)
+
+
+def next_step(worker):
+    """The next step that its log shows, and when."""
+    first = last_step(worker)
+    while True:
+        step = last_step(worker)
+        if step != first:
+            return step, time.monotonic()
+        time.sleep(0.002)
+
+
+def last_step(worker):
+    return int(re.findall(r" step (\d+)/", worker.log)[-1])
 
 
 def main():
-    """Prints a line for each model."""
+    """Prints a line for each model and variant."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default="deep,mlp,big")
     parser.add_argument("--update", default="async")
-    parser.add_argument("--pack_bytes", default="auto")
+    parser.add_argument("--variant", action="append", help=f"flags; default {VARIANTS}")
+    parser.add_argument("--num_workers", type=int, default=2)
+    parser.add_argument("--link_mbit", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--secs", type=float, default=6.0)
     args = parser.parse_args()
-    for name in args.models.split(","):
-        pairs = [
-            [rate(name, args.update, pack_bytes, args.secs) for pack_bytes in ("0", args.pack_bytes)]
-            for _ in range(args.repeats)
-        ]
-        ratios = sorted(packed / plain for plain, packed in pairs)
-        print(
-            f"{name} {args.update}: {statistics.median(plain for plain, _ in pairs):.1f} steps/s, with "
-            f"--pack_bytes={args.pack_bytes} {statistics.median(ratios):.2f} times that ({ratios[0]:.2f}-{ratios[-1]:.2f})",
-            flush=True,
-        )
+    variants = args.variant or VARIANTS
+    with Network(1 + args.num_workers) if args.link_mbit else contextlib.nullcontext() as network:
+        if network is not None:
+            network.shape(args.link_mbit)
+        for name in args.models.split(","):
+            rounds = [
+                [rate(name, variant, args, network) for variant in (PLAIN, *variants)]
+                for _ in range(args.repeats)
+            ]
+            print(
+                f"{name}, {args.update}, {args.num_workers} workers: {statistics.median(row[0] for row in rounds):.1f} steps/s",
+                flush=True,
+            )
+            for number, variant in enumerate(variants, 1):
+                ratios = sorted(row[number] / row[0] for row in rounds)
+                print(
+                    f"  {variant}: {statistics.median(ratios):.2f} times ({ratios[0]:.2f}-{ratios[-1]:.2f})",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -114,6 +114,12 @@ class Network:
         for one in self.hosts:
             _ip("-n", one.namespace, "neighbour", "flush", "dev", "eth0", "nud", "permanent")
 
+    def shape(self, mbit):
+        """Gives each host a link of so many Mbit/s each way."""
+        for host in self.hosts:
+            limit = ["rate", f"{mbit}mbit", "burst", "256kb", "latency", "50ms"]
+            host.run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *limit)
+
     def close(self):
         """Deletes the namespaces, and their links with them."""
         while self._made:
