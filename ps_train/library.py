@@ -25,7 +25,7 @@ import threading
 from ps_train import logs, process, ps, session, task_context, worker
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf, tf1
-from ps_train.config import TrainConfig
+from ps_train.config import AUTO_PACK_BYTES, TrainConfig
 from ps_train.errors import EXIT_PERMANENT, JobOverError, PsTrainError, StoppedError, UsageError
 from ps_train.guard import GRACE_SECS
 from ps_train.hooks import StepHook
@@ -57,6 +57,7 @@ class Server:
       start: only True.
       startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs: bounds of the waits, as the flags.
       stall_secs: how long no step may complete before what the task waits for is logged, as the flag.
+      pack_bytes: the size up to which variables and gradients travel together, as the flag; 0: each by itself.
 
     Raises:
       UsageError: the cluster's description is wrong or the task is not in it.
@@ -80,6 +81,7 @@ class Server:
         peer_timeout_secs=60.0,
         shutdown_timeout_secs=30.0,
         stall_secs=30.0,
+        pack_bytes=AUTO_PACK_BYTES,
     ):
         _end_with_status_of_errors()
         if protocol not in (None, "grpc") or not start:
@@ -92,7 +94,7 @@ class Server:
         )
         is_main = threading.current_thread() is threading.main_thread()
         report = Report(task, is_chief=cluster.is_chief(task))
-        context = task_context.TaskContext(task, cluster)
+        context = task_context.TaskContext(task, cluster, pack_bytes=pack_bytes)
         self.runtime = start_task(context, report, timeouts, handle_signals=is_main, config=config)
         self.has_left = self.has_session = False
         _servers[self.target] = self
@@ -289,12 +291,24 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
     )
     task_server.note_session()
     try:
-        return session.make(runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server))
+        return session.make(
+            runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server), runs=_runs(optimizers)
+        )
     except JobOverError as error:
         log.info("%s: nothing to do", error)
         runtime.guard.finish()
         task_server.leave("left", 0, f"{error}")
         raise SystemExit(0) from None
+
+
+def _runs(optimizers):
+    """What a script's session runs in a step, as far as its graph tells."""
+    if optimizers:
+        return [
+            [optimizer.step_after for optimizer in optimizers],
+            *([optimizer.update_op] for optimizer in optimizers),
+        ]
+    return [tf1.get_collection(tf1.GraphKeys.TRAIN_OP)]
 
 
 def _server_for(master, is_chief):

@@ -28,6 +28,7 @@ from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
 from ps_train.stall_watch import StallWatch
+from ps_train.transport import Packing
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
@@ -91,7 +92,7 @@ class Saving:
 
 def make(
     runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, step_runner=None,
-    is_ps_lost=lambda error: False,
+    is_ps_lost=lambda error: False, runs=(),
 ):  # fmt: skip
     """Makes the session of a training task in the default graph, which it finalizes.
 
@@ -101,9 +102,10 @@ def make(
       saving: Saving.
       hooks: the user's.
       scaffold: the user's `tf1.train.Scaffold`; its saver, init and local init ops are used where it has them.
-      last_hook: its `begin` sees all ops that the other hooks make, and its `end` comes after everything is saved.
+      last_hook: its `end` comes after everything is saved.
       step_runner: the StepRunner that will run the steps, if any; it is told of the chief's hooks that it works with.
       is_ps_lost: function of an error: whether it comes of a ps that was lost.
+      runs: a list of ops and tensors for each thing that the session runs, whose tensors are packed; see `transport.pack`.
 
     Returns:
       `tf1.train.MonitoredSession`.
@@ -158,6 +160,7 @@ def make(
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
+    ordered.append(Packing(runs, runtime.context.pack_bytes, runtime.context.wire_dtype))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 

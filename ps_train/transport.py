@@ -1,8 +1,8 @@
 """How tensors travel between a worker and the ps tasks: small ones of one ps in one message each way, and in fewer bytes.
 
-    grads_and_vars = to_wire(grads_and_vars, worker_device, wire_dtype)            # before they are checked
-    grads_and_vars = send_gradients(grads_and_vars, worker_device, pack_bytes)     # before the update rule takes them
-    hooks.append(PackReads(runs, pack_bytes, wire_dtype))                          # once the graph is built
+    grads_and_vars = to_wire(grads_and_vars, worker_device, wire_dtype)      # before they are checked
+    grads_and_vars = from_wire(grads_and_vars, wire_dtype)                   # before the update rule takes them
+    hooks.append(Packing(runs, pack_bytes, wire_dtype))                      # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -16,7 +16,7 @@ loopback and more on a network, whatever its size. So, for each ps and type:
 Nothing is rounded, added or reordered: a packed step makes bit for bit the same update. What is larger than `pack_bytes` goes
 by itself, as copying it twice costs more than its message. Reads that have to wait for something (control dependencies) go with
 such as wait for the same. Left alone are reads in loops and conditions, reads that something waits for or takes on the ps, too,
-sparse reads and gradients, and shapes that are not known.
+sparse reads and gradients, gradients that come of another's update, and shapes that are not known.
 
 With a `wire_dtype` of 16 bits, trainable variables are rounded to it on the ps and gradients on the worker, and each is made its
 own type again on the other side: half the bytes travel. Variables, their slots and all arithmetic of the update stay as they
@@ -36,6 +36,7 @@ from ps_train.compat import tf, tf1
 
 EXACT = "float32"  # of the types in which tensors travel, the one that means: as they are
 MAX_PACK_BYTES = 64 * 2**20  # of one message; TensorFlow's limit is 2 GB
+PUSHED = ("Identity", "Cast")  # synchronous updates', and those of a gradient that was rounded
 _PS = "/job:ps/"
 
 
@@ -61,46 +62,27 @@ def to_wire(grads_and_vars, worker_device, wire_dtype):
         ]
 
 
-def send_gradients(grads_and_vars, worker_device, pack_bytes):
-    """Sends the small gradients of each ps as one, and gives all the types of their variables there.
+def from_wire(grads_and_vars, wire_dtype):
+    """Gives gradients the types of their variables again, where those are.
 
-    Args:
-      grads_and_vars: list of (gradient, variable); a gradient may be None, a tensor or IndexedSlices.
-      worker_device: where they are concatenated.
-      pack_bytes: the size up to which a gradient is small; 0: nothing is packed.
-
-    Returns:
-      list of (gradient, variable) in the same order; what was packed or rounded is on its variable's ps.
+    Args, returns: as of `to_wire`.
     """
-    sent = list(grads_and_vars)
-    groups: dict[Any, list[int]] = collections.defaultdict(list)
-    for position, (gradient, variable) in enumerate(sent):
-        dtype = variable.dtype.base_dtype
-        if (
-            isinstance(gradient, tf.Tensor)
-            and _is_small(gradient, pack_bytes)
-            and _task_of(variable.device).startswith(_PS)
-        ):
-            groups[variable.device, gradient.dtype, dtype].append(position)
-        elif gradient is not None and gradient.dtype != dtype:
+    if wire_dtype == EXACT:
+        return list(grads_and_vars)
+    found = []
+    for gradient, variable in grads_and_vars:
+        if gradient is not None and gradient.dtype != variable.dtype.base_dtype:
+            dtype = variable.dtype.base_dtype
             with tf1.device(variable.device):
-                sent[position] = (
-                    _map(lambda tensor, dtype=dtype: tf.cast(tensor, dtype), gradient),
-                    variable,
-                )
-    for (device, wire_dtype, dtype), members in groups.items():
-        for positions in _parts(members, lambda position: _num_bytes(sent[position][0])):
-            gradients = [sent[position][0] for position in positions]
-            pieces = _send(gradients, worker_device, device, "pack_gradients", wire_dtype, dtype)
-            for position, piece in zip(positions, pieces, strict=True):
-                sent[position] = (piece, sent[position][1])
-    return sent
+                gradient = _map(lambda tensor, dtype=dtype: tf.cast(tensor, dtype), gradient)  # noqa: PLW2901
+        found.append((gradient, variable))
+    return found
 
 
-class PackReads(tf1.train.SessionRunHook):
-    """Calls `pack_reads` when all hooks have made their ops, among them the one that keeps the graph beside checkpoints.
+class Packing(tf1.train.SessionRunHook):
+    """Calls `pack` when all hooks have made their ops, among them the one that keeps the graph beside checkpoints.
 
-    The last of a session's hooks; arguments as of `pack_reads`.
+    The last of a session's hooks; arguments as of `pack`.
     """
 
     def __init__(self, runs, pack_bytes, wire_dtype):
@@ -108,46 +90,77 @@ class PackReads(tf1.train.SessionRunHook):
 
     def begin(self):
         """Changes the default graph, which is not finalized yet."""
-        pack_reads(tf1.get_default_graph(), self._runs, self._pack_bytes, self._wire_dtype)
+        pack(tf1.get_default_graph(), self._runs, self._pack_bytes, self._wire_dtype)
 
 
-def pack_reads(graph, runs, pack_bytes, wire_dtype=EXACT):
-    """Has a task read the small variables of a ps as one in a step, and each of the others once.
+def pack(graph, runs, pack_bytes, wire_dtype=EXACT):
+    """Has the small variables of a ps travel as one in a step, and its small gradients, and each of the others once.
 
     Args:
       graph: not finalized.
       runs: a list of ops and tensors for each thing that is run by itself, as the step, and the chief's synchronous update.
         What leads to none or to several of them is left as it is.
-      pack_bytes: the size up to which a variable is small; 0: none is packed.
+      pack_bytes: the size up to which a tensor is small; 0: none is packed.
       wire_dtype: the type in which trainable variables go to a worker.
     """
     if not pack_bytes and wire_dtype == EXACT:
         return
     ancestors = [_ancestors(run) for run in runs]
     counts = collections.Counter(op for found in ancestors for op in found)
-    trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
-    for found in ancestors:
-        groups: dict[Any, list[Any]] = collections.defaultdict(list)
-        for variable, task, before, uses in _remote_reads(graph, [op for op in found if counts[op] == 1]):
-            dtype = variable.dtype.base_dtype
-            is_rounded = variable.op in trainable and dtype.is_floating and not task.startswith(_PS)
-            wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
-            kind = dtype if _is_small(variable, pack_bytes) else variable.op
-            groups[variable.device, task, before, wire, kind].append((variable, uses))
-        for (device, task, before, wire, _), members in groups.items():
-            for part in _parts(members, lambda member: _num_bytes(member[0])):
-                _read_together(graph, part, device, task, before, wire)
-
-
-def _read_together(graph, members, device, task, before, wire):
-    """Gives the ops that take these variables their pieces of what is sent from the ps `device` to `task`."""
     with graph.as_default(), tf1.control_dependencies(None):
-        with tf1.device(device), tf1.control_dependencies(before):
-            values = [variable.read_value() for variable, _ in members]
-        pieces = _send(values, device, task, "pack_reads", wire, values[0].dtype)
-        for piece, (_, uses) in zip(pieces, members, strict=True):
-            for op, index in uses:
-                op._update_input(index, piece)
+        for found in ancestors:
+            own = [op for op in found if counts[op] == 1]
+            _pack_reads(graph, own, pack_bytes, wire_dtype)
+            _pack_pushes(own, pack_bytes)
+
+
+def _pack_reads(graph, ops, pack_bytes, wire_dtype):
+    trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
+    groups: dict[Any, list[Any]] = collections.defaultdict(list)
+    for variable, task, before, uses in _remote_reads(graph, ops):
+        dtype = variable.dtype.base_dtype
+        is_rounded = variable.op in trainable and dtype.is_floating and not task.startswith(_PS)
+        wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
+        kind = dtype if _is_small(variable, pack_bytes) else variable.op
+        groups[variable.device, task, before, wire, kind].append((variable, uses))
+    for (device, task, before, wire, _), members in groups.items():
+        for part in _parts(members, lambda member: _num_bytes(member[0])):
+            with tf1.device(device), tf1.control_dependencies(before):
+                values = [variable.read_value() for variable, _ in part]
+            pieces = _send(values, device, task, "pack_reads", wire)
+            for piece, (_, uses) in zip(pieces, part, strict=True):
+                _reroute(uses, piece)
+
+
+def _pack_pushes(ops, pack_bytes):
+    """Gradients come from a worker's task and are taken by an optimizer's op, or on the way there by one of PUSHED."""
+    groups: dict[Any, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
+    for op in ops:
+        task = _task_of(op.device)
+        if (
+            not task.startswith(_PS)
+            or not (op.type in PUSHED or "Apply" in op.type)
+            or _is_in_control_flow(op)
+        ):
+            continue
+        for index, tensor in enumerate(op.inputs):
+            source = _task_of(tensor.op.device)
+            is_pushed = source and not source.startswith(_PS) and tensor.op.type != "Const"  # they are copied
+            if is_pushed and _is_small(tensor, pack_bytes) and not _is_in_control_flow(tensor.op):
+                groups[tensor.op.device, op.device, tensor.dtype][tensor.ref()].append((op, index))
+    for (source, target, _), uses_of in groups.items():
+        takers = {op for uses in uses_of.values() for op, _ in uses}
+        if takers & set(_ancestors(tensor.deref() for tensor in uses_of)):
+            continue  # one of the tensors comes of another's: together they would wait for themselves
+        for part in _parts(list(uses_of), lambda tensor: _num_bytes(tensor.deref())):
+            tensors = [tensor.deref() for tensor in part]
+            for tensor, piece in zip(part, _send(tensors, source, target, "pack_pushes"), strict=True):
+                _reroute(uses_of[tensor], piece)
+
+
+def _reroute(uses, tensor):
+    for op, index in uses:
+        op._update_input(index, tensor)
 
 
 def _remote_reads(graph, ops):
@@ -191,10 +204,11 @@ def _parts(members, size_of):
     return parts
 
 
-def _send(tensors, source, target, name, wire_dtype, dtype):
-    """The tensors, which are on the device `source`, on the device `target` as `dtype`, having travelled as one of `wire_dtype`."""
-    is_one = len(tensors) == 1
-    if is_one and tensors[0].dtype == wire_dtype == dtype:
+def _send(tensors, source, target, name, wire_dtype=None):
+    """The tensors, which are on the device `source`, on the device `target`, having travelled as one of `wire_dtype`."""
+    dtype, is_one = tensors[0].dtype, len(tensors) == 1
+    wire_dtype = wire_dtype or dtype
+    if is_one and wire_dtype == dtype:
         return tensors
     with tf1.name_scope(None, f"ps_train/{name}"):
         with tf1.device(source):
@@ -236,11 +250,12 @@ def _task_of(device):
 
 def _is_read(op, variables):
     """Whether an op reads one of these variables, once in a step."""
-    return (
-        op.type == "ReadVariableOp"
-        and op.inputs[0].op in variables
-        and op._get_control_flow_context() is None
-    )
+    return op.type == "ReadVariableOp" and op.inputs[0].op in variables and not _is_in_control_flow(op)
+
+
+def _is_in_control_flow(op):
+    """Whether an op is part of a loop or condition of the first kind; those of the second are functions."""
+    return op._get_control_flow_context() is not None
 
 
 def _ancestors(fetches):

@@ -26,7 +26,6 @@ from ps_train.liveness import BEAT_SECS, awake_clock, first_failure
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
-from ps_train.transport import PackReads
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 from ps_train.updates.standing import queue_node
@@ -90,7 +89,7 @@ def run(runtime, config, model):
             step_hook,
             saving,
             hooks=ops.hooks,
-            last_hook=PackReads(runs, context.pack_bytes, context.wire_dtype),
+            runs=runs,
             step_runner=runner,
             is_ps_lost=is_lost,
         )

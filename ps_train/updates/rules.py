@@ -9,7 +9,7 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
-from ps_train.transport import send_gradients, to_wire
+from ps_train.transport import from_wire, to_wire
 from ps_train.updates import sync
 from ps_train.updates.finite import check_gradients
 
@@ -36,7 +36,7 @@ class AsyncOptimizer(tf1.train.Optimizer):
         if context is not None:
             grads_and_vars = to_wire(grads_and_vars, context.worker_device, context.wire_dtype)
             grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
-            grads_and_vars = send_gradients(grads_and_vars, context.worker_device, context.pack_bytes)
+            grads_and_vars = from_wire(grads_and_vars, context.wire_dtype)
         return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
 
     def get_slot(self, *args, **kwargs):

@@ -30,7 +30,7 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
-from ps_train.transport import send_gradients, to_wire
+from ps_train.transport import from_wire, to_wire
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.finite import check_gradients
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
@@ -126,7 +126,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         context = task_context.current()
         grads_and_vars = to_wire(grads_and_vars, context.worker_device, context.wire_dtype)
         grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
-        grads_and_vars = send_gradients(grads_and_vars, context.worker_device, context.pack_bytes)
+        grads_and_vars = from_wire(grads_and_vars, context.wire_dtype)
         self._global_step = global_step
         count = len(tf1.get_collection(SYNC_OPTIMIZERS))
         with tf1.device(context.worker_device):
