@@ -38,7 +38,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
       global_step: variable.
       report: gets the newest checkpoint's path.
       save_steps, save_secs: periods; either may be None.
-      before_save: called before each save; gives it the time that it needs.
+      granting: makes a context for each save that gives it the time that it needs.
       optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
       end_secs: how long to try for the last checkpoint while the directory cannot be written; called at the end.
 
@@ -54,7 +54,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         save_steps=None,
         save_secs=None,
         optimizers=(),
-        before_save=lambda: None,
+        granting=contextlib.nullcontext,
         end_secs=lambda: 0.0,
         clock=time.monotonic,
     ):
@@ -66,7 +66,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._retry_at = None
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
-        self._optimizers, self._before_save, self._end_secs = optimizers, before_save, end_secs
+        self._optimizers, self._granting, self._end_secs = optimizers, granting, end_secs
         self._saved_step = self._saved_at = None
         self._has_ended = False
 
@@ -168,11 +168,10 @@ class CheckpointHook(tf1.train.SessionRunHook):
 
     def save(self, session, step):
         """Writes `model.ckpt-<step>`."""
-        with self._saving:
+        with self._saving, self._granting():
             self._save(session, step)
 
     def _save(self, session, step):
-        self._before_save()
         self._look_for_another_job()
         with contextlib.ExitStack() as held:
             for optimizer in self._optimizers:

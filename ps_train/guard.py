@@ -9,6 +9,7 @@ Python runs no signal handler. So the guard decides, releases what it can, gives
 order, and then writes the report and leaves with `os._exit`.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -48,6 +49,7 @@ class Guard:
         self._stopped_at: float | None = None
         self.failure: PsTrainError | None = None
         self._decided_at: float | None = None
+        self._grants: list[tuple[float, float]] = []  # (since when, seconds)
         self._done = threading.Event()
         self._previous: dict[int, Any] = {}
         self._read_fd = self._write_fd = None
@@ -86,10 +88,26 @@ class Guard:
             self.failure = error
             self._decide()
 
-    def extend(self, secs):
-        """Grants the main thread `secs` from now on if it is to end, as while the chief saves."""
-        if self._decided_at is not None:
-            self._decided_at = max(self._decided_at, time.monotonic() + secs - self.grace_secs)
+    @contextlib.contextmanager
+    def granting(self, secs):
+        """Within it the task may take `secs` from now, or from the decision to end if that comes later, as while it saves.
+
+        What is left to do after it has `grace_secs` anew.
+        """
+        grant = (time.monotonic(), secs)
+        self._grants.append(grant)
+        try:
+            yield
+        finally:
+            if self._decided_at is not None:
+                self._decided_at = time.monotonic()
+            self._grants.remove(grant)
+
+    def _is_overdue(self):
+        if self._decided_at is None:
+            return False
+        ends = [max(self._decided_at, since) + secs for since, secs in self._grants]
+        return time.monotonic() > max([self._decided_at + self.grace_secs, *ends])
 
     def finish(self, restores_signals=False):
         """The main thread has ended its work: nothing is judged any more.
@@ -112,7 +130,7 @@ class Guard:
             if self.failure is None and judged.is_due():
                 self._ask_judge()
                 self._ask_look()
-            if self._decided_at is not None and time.monotonic() - self._decided_at > self.grace_secs:
+            if self._is_overdue():
                 if self.failure is None or self.failure.is_model_safe:
                     self._rescue()
                 self._leave("and the main thread did not end in time")

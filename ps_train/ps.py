@@ -40,7 +40,8 @@ def run(runtime, sleep=time.sleep):
     line_due = Throttle(SILENCE_SECS, wait_first=True)
     while True:
         if runtime.guard.stop_signal is not None and runtime.guard.failure is None:
-            _wait_for_the_chief(runtime, sleep)
+            with runtime.guard.granting(STOPPING_SECS + 1):
+                _wait_for_the_chief(runtime, sleep)
         runtime.guard.check()
         view = monitor.view()
         monitor.post(silent=_silent(view, cluster.training_tasks))
@@ -58,7 +59,6 @@ def _wait_for_the_chief(runtime, sleep, clock=awake_clock):
     """Serves until the chief has saved what it is about to lose (`ending.StoppingPsWatch`), or cannot."""
     monitor, chief = runtime.monitor, runtime.context.cluster.chief_task
     monitor.post(state="stopping")
-    runtime.guard.extend(STOPPING_SECS + 1)
     start = clock()
     while clock() - start < STOPPING_SECS:
         monitor.flush()

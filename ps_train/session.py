@@ -203,7 +203,7 @@ def _final_hooks(runtime, creator, optimizers, saving, rosters):
                 saving.save_steps,
                 saving.save_secs,
                 optimizers,
-                before_save=lambda: runtime.guard.extend(timeouts.shutdown_timeout_secs),
+                granting=lambda: runtime.guard.granting(timeouts.shutdown_timeout_secs),
                 end_secs=lambda: 0.0 if runtime.guard.should_stop else timeouts.shutdown_timeout_secs,
             )
         )

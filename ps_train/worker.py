@@ -36,6 +36,7 @@ BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
 REFUSAL_SECS = 2.5  # in which two processes of one name notice
 NO_ANSWER = "no answer"
+UP = ("training", "ending", AT_TARGET)  # the states of a task that has a session
 
 
 def run(runtime, config, model):
@@ -115,7 +116,7 @@ def judge(runtime):
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
         return failure
-    is_up = monitor.get("state") in ("training", "ending", AT_TARGET)
+    is_up = monitor.get("state") in UP
     if not is_up:  # the waits of the bring-up have bounds, a session's calls have none
         bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
@@ -229,8 +230,9 @@ def leave(runtime, state, exit_status, reason, error=None):
         runtime.monitor.stop()
         return
     is_model_safe = _spares_model(error)
-    if state == "failed" and is_model_safe and runtime.context.is_chief and runtime.report.local_steps:
-        save_if_possible(runtime)
+    has_session = runtime.monitor.get("state") in UP
+    if state == "failed" and is_model_safe and runtime.context.is_chief and has_session:
+        save_if_possible(runtime)  # what the others have learnt, even if this task has not made a step
     runtime.monitor.post(
         state=state,
         exit_status=exit_status,

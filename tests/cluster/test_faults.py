@@ -230,7 +230,8 @@ tf1 = tf.compat.v1
 def input_fn(context):
     def numbers():
         for number in itertools.count():
-            if (context.shard_index, number) == (context.params["shard"], 40):
+            if (context.shard_index, number) == (context.params["shard"], context.params["at"]):
+                time.sleep(context.params["late_secs"])
                 raise ValueError("corrupt record")
             time.sleep(0.01)
             yield float(number), 0
@@ -244,13 +245,21 @@ def model_fn(features, labels):
 """
 
 
-@pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize("update", ["async", "sync"])
-def test_the_model_is_saved_when_the_data_of_one_is_corrupt(make_job, tmp_path, update, shard):
+@pytest.mark.parametrize(
+    ("update", "shard", "at"),
+    [("async", 0, 40), ("async", 1, 40), ("sync", 0, 40), ("sync", 1, 40), ("async", 0, 0)],
+)
+def test_the_model_is_saved_when_the_data_of_one_is_corrupt(make_job, tmp_path, update, shard, at):
     """The error says nothing against what was learnt till then, be it the chief's own or another worker's."""
     model = tmp_path / "corrupt.py"
     model.write_text(CORRUPT)
-    job = make_job(1, 2, str(model), [*ENDLESS, f"--update={update}"], f"shard={shard}")
+    job = make_job(
+        1,
+        2,
+        str(model),
+        [*ENDLESS, f"--update={update}"],
+        f"shard={shard},at={at},late_secs={2 if at == 0 else 0}",
+    )
     _, *workers = job.start_all()
     job.expect_exits(1)
     assert "corrupt record" in workers[1 - shard].report["reason"], workers[1 - shard].tail()

@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from ps_train import guard as guard_module
 from ps_train.errors import PeerLostError, PsTrainError, StoppedError
 from ps_train.guard import Guard
 
@@ -106,6 +108,25 @@ def test_signal_ends_a_wait_in_order():
     status, lines, err = run_child("orderly", signal.SIGTERM)
     assert (status, lines) == (143, ["orderly 143 stopped by SIGTERM"])
     assert "worker:0 SIGTERM: ending in order; a second signal ends at once" in err
+
+
+def test_a_save_that_is_going_on_when_it_is_decided_has_its_time(monkeypatch):
+    """From the decision on, not from its own start; then the rest has the grace anew."""
+    now = [100.0]
+    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    guard = Guard(lambda: None, lambda *_: None, grace_secs=6.0)
+    with guard.granting(30.0):
+        now[0] += 20
+        guard.fail(PeerLostError("worker:1 is gone", is_model_safe=True))
+        now[0] += 29
+        assert not guard._is_overdue()
+        now[0] += 2
+        assert guard._is_overdue()
+    assert not guard._is_overdue()
+    now[0] += 7
+    assert guard._is_overdue()
+    with guard.granting(5.0):
+        assert not guard._is_overdue(), "one that begins after the decision, too"
 
 
 def test_signal_ends_a_main_thread_that_is_stuck():

@@ -1,7 +1,5 @@
 """A ps's verdict on the job, read off the board, with the clock in the test's hand."""
 
-from types import SimpleNamespace
-
 import pytest
 from fakes import Clock, FakeMonitor, FakeRuntime, FakeView
 
@@ -149,7 +147,6 @@ def test_a_failure_that_may_heal_does_not(verdict):
 def test_a_ps_that_is_asked_to_end_waits_for_the_chief_to_save(records, secs, clock):
     runtime = FakeRuntime("ps:0", monitor=FakeMonitor(FakeView(records)))
     runtime.monitor.run_id, runtime.monitor.flush = "r1", lambda: True
-    runtime.guard = SimpleNamespace(extend=lambda secs: None)
     start = clock.now
     _wait_for_the_chief(runtime, clock.sleep, clock)
     assert runtime.monitor.fields["state"] == "stopping"
