@@ -53,7 +53,7 @@ _CHANNEL_OPTIONS = (
 CLOSED = "connection closed"
 UNRESOLVED = "the host's name cannot be resolved"
 REFUSED = "connection refused (nothing listens there)"
-SILENT = "no answer"
+NO_ANSWER = "no answer"
 NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
 
 
@@ -272,7 +272,7 @@ def _reason(grpc, error, timeout_secs):
     """Why a call failed, in the words of someone who has to mend it."""
     details = error.details() or ""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"{SILENT} in {timeout_secs:g} s (host down, port filtered, process stopped, or not a TensorFlow server)"
+        return f"{NO_ANSWER} in {timeout_secs:g} s (host down, port filtered, process stopped, or not a TensorFlow server)"
     for part, reason in (
         ("Connection refused", REFUSED),
         ("errors resolving", UNRESOLVED),

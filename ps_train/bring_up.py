@@ -243,9 +243,8 @@ class SessionCreator(tf1.train.SessionCreator):
             return
         if finished_at(self._train_dir, self._train_steps):
             raise JobOverError("the job has reached its target")
-        if (
-            self._runtime.monitor.view().record("job").get("is_over")
-        ):  # the chief said so to a ps that came back
+        # The chief may have said so to a ps that came back.
+        if self._runtime.monitor.view().record("job").get("is_over"):
             raise JobOverError("the job has come to its end")
         if not self._runtime.monitor.ps_runs() and ended_since(self._train_dir, self._runtime.report.started):
             raise JobOverError("the job ended while this task was starting")

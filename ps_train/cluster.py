@@ -23,13 +23,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ps_train.addresses import address_problem, comparable
-from ps_train.errors import UsageError
+from ps_train.errors import EXIT_PERMANENT, UsageError
 from ps_train.wording import nearest, shown
 
 JOBS = ("ps", "worker", "chief", "evaluator")
 ENDED = ("left", "failed", "stopped")  # what a task's record calls its state when its process is about to end
 # The state of a training task at the target: it makes no step any more, unless the model goes back before it is saved.
 AT_TARGET = "at target"
+UP = ("training", "ending", AT_TARGET)  # the states of a training task that has a session
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
 FROM_SERVER = "what ps_train.Server was given"
@@ -246,6 +247,16 @@ class Cluster:
 
 
 _EXAMPLE_DICT = '{"ps": ["host:port"], "worker": ["host:port"]}'
+
+
+def ends_the_job(record: Mapping[str, Any]) -> bool:
+    """Whether a task's record says that it failed for good. One that was refused did so alone: who needs it waits for the right one.
+
+    >>> ends_the_job({"state": "failed", "exit_status": 1}), ends_the_job({"state": "failed", "exit_status": 138})
+    (True, False)
+    """
+    has_failed = record.get("state") == "failed" and record.get("exit_status") == EXIT_PERMANENT
+    return has_failed and not record.get("is_refused")
 
 
 def _index_hosts(job: str, hosts: Any, problems: list[str]) -> list[tuple[int, Any]]:

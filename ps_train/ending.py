@@ -5,7 +5,7 @@ The order in which `session` lists all hooks is the order of the end, which is w
 1. `hooks.StepHook` counts, stops at the target, shows progress;
 2. the user's hooks, then `StopNoticeHook`, which sees whether one of them has asked to stop;
 3. `MemberHook` of each synchronous optimizer leaves the rounds;
-4. chief: `WaitForWorkersHook` waits until every other worker that joined is done or has left, saving when it is due;
+4. chief: `WaitForWorkersHook` waits until every other worker that joined is at the target or has left, saving when it is due;
 5. chief: `UpdateLoop` of each synchronous optimizer stops, as nobody is left to serve;
 6. chief: `CheckpointHook` saves the last step, which no one can pass any more.
 
@@ -227,7 +227,7 @@ class WaitForSave(EndingWait):
 
 
 class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
-    """The chief's last duty: the job is over when every other worker that joined is done or has left.
+    """The chief's last duty: the job is over when every other worker that joined is at the target or has left.
 
     A worker that never joined is waited for only if the target was not reached (its data is not used up then), and no
     longer than `peer_timeout_secs`; one that is silent for that long counts as gone.

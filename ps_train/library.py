@@ -292,7 +292,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
     task_server.note_session()
     try:
         return session.make(
-            runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server), runs=_runs(optimizers)
+            runtime, step_hook, saving, user_hooks, scaffold, _LeaveHook(task_server), step=_step(optimizers)
         )
     except JobOverError as error:
         log.info("%s: nothing to do", error)
@@ -301,14 +301,9 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         raise SystemExit(0) from None
 
 
-def _runs(optimizers):
+def _step(optimizers):
     """What a script's session runs in a step, as far as its graph tells."""
-    if optimizers:
-        return [
-            [optimizer.step_after for optimizer in optimizers],
-            *([optimizer.update_op] for optimizer in optimizers),
-        ]
-    return [tf1.get_collection(tf1.GraphKeys.TRAIN_OP)]
+    return [optimizer.step_after for optimizer in optimizers] or tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
 
 
 def _server_for(master, is_chief):

@@ -20,7 +20,8 @@ import uuid
 from ps_train import __version__
 from ps_train.admission import Admission
 from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
-from ps_train.errors import EXIT_PERMANENT, PeerLostError, PsTrainError, blame, blamed
+from ps_train.cluster import ends_the_job
+from ps_train.errors import PeerLostError, PsTrainError, blame, blamed
 from ps_train.logs import Throttle, log
 from ps_train.wording import as_secs
 
@@ -148,10 +149,8 @@ def first_failure(records, own=None):
       own: key of the asking task, whose record of an earlier start does not count.
     """
     for key, record in records.items():
-        if key == own or record.get("state") != "failed" or record.get("exit_status") != EXIT_PERMANENT:
+        if key == own or not ends_the_job(record):
             continue
-        if record.get("is_refused"):
-            continue  # its own mistake; who needs it waits for the right one
         reason = record.get("reason", "")
         failure = PsTrainError(reason if blamed(reason) in records else blame(key, reason))
         failure.is_model_safe = record.get("is_model_safe", False)

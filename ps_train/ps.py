@@ -14,7 +14,7 @@ A worker that never joined holds nobody up; one that is silent for `shutdown_tim
 
 import time
 
-from ps_train.cluster import AT_TARGET, ENDED
+from ps_train.cluster import ENDED, UP
 from ps_train.errors import PeerLostError
 from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, first_failure
 from ps_train.logs import Throttle, log
@@ -64,9 +64,8 @@ def _wait_for_the_chief(runtime, sleep, clock=awake_clock):
         monitor.flush()
         view = monitor.view()
         record = view.record(chief)
-        states = ["training", "ending", AT_TARGET]
-        if clock() - start < 3 * BEAT_SECS:  # what is seen here is that old at times
-            states.append("starting")
+        is_young = clock() - start < 3 * BEAT_SECS  # what is seen here is that old at times
+        states = (*UP, "starting") if is_young else UP
         may_save = record.get("state") in states and view.age(chief) < SILENT_SECS
         if not may_save or monitor.run_id in record.get("saved_for", ()):
             return

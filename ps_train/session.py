@@ -92,7 +92,7 @@ class Saving:
 
 def make(
     runtime, step_hook, saving, hooks=(), scaffold=None, last_hook=None, step_runner=None,
-    is_ps_lost=lambda error: False, runs=(),
+    is_ps_lost=lambda error: False, step=(),
 ):  # fmt: skip
     """Makes the session of a training task in the default graph, which it finalizes.
 
@@ -105,7 +105,7 @@ def make(
       last_hook: its `end` comes after everything is saved.
       step_runner: the StepRunner that will run the steps, if any; it is told of the chief's hooks that it works with.
       is_ps_lost: function of an error: whether it comes of a ps that was lost.
-      runs: a list of ops and tensors for each thing that the session runs, whose tensors are packed; see `transport.pack`.
+      step: ops and tensors of a step, for which tensors are packed; see `transport.pack`.
 
     Returns:
       `tf1.train.MonitoredSession`.
@@ -129,20 +129,7 @@ def make(
         finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)
-        wait = WaitForWorkersHook(
-            runtime.monitor,
-            [task for task in runtime.context.cluster.training_tasks if task != runtime.context.task],
-            runtime.guard,
-            step_hook,
-            on_idle=lambda session: [
-                hook.save_if_due(session) for hook in finals if isinstance(hook, CheckpointHook)
-            ],
-            stop_secs=runtime.timeouts.shutdown_timeout_secs,
-            peer_timeout_secs=runtime.timeouts.peer_timeout_secs,
-            members=all_members,
-            is_ps_lost=is_ps_lost,
-            finals=[] if has_own_hooks else finals,
-        )
+        wait = _make_wait(runtime, step_hook, all_members, is_ps_lost, finals, saves_early=not has_own_hooks)
         ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
     if step_runner is not None:
@@ -160,6 +147,7 @@ def make(
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
+    runs = [step, *([optimizer.update_op] for optimizer in optimizers)]
     ordered.append(Packing(runs, runtime.context.pack_bytes, runtime.context.wire_dtype))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
@@ -182,6 +170,22 @@ def _publish_training(context, monitor, optimizers, train_steps):
     advice = placement.advice(found)
     if advice:
         log.warning("%s", advice)
+
+
+def _make_wait(runtime, step_hook, members, is_ps_lost, finals, saves_early):
+    savers = [hook for hook in finals if isinstance(hook, CheckpointHook)]
+    return WaitForWorkersHook(
+        runtime.monitor,
+        [task for task in runtime.context.cluster.training_tasks if task != runtime.context.task],
+        runtime.guard,
+        step_hook,
+        on_idle=lambda session: [hook.save_if_due(session) for hook in savers],
+        stop_secs=runtime.timeouts.shutdown_timeout_secs,
+        peer_timeout_secs=runtime.timeouts.peer_timeout_secs,
+        members=members,
+        is_ps_lost=is_ps_lost,
+        finals=finals if saves_early else (),
+    )
 
 
 def _first(hooks, kind):

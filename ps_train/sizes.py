@@ -3,11 +3,10 @@
 At run time it would be an error without a name, or the end of the process.
 """
 
-import math
-
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
 from ps_train.explain import made_at
+from ps_train.transport import num_bytes
 
 MAX_BYTES = 2**31 - 2**20  # the limit of a protocol buffer, and what surrounds the values
 MIN_BYTES = 2**16  # of a constant that is looked at closely
@@ -16,7 +15,7 @@ MAX_NAMED = 3
 
 def check_sizes(graph):
     """Raises ModelError for a variable, or constants taken together, that are too large, named with their lines."""
-    large = [(_num_bytes(v), v.op) for v in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)]
+    large = [(num_bytes(v), v.op) for v in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)]
     large = [(size, op) for size, op in large if size > MAX_BYTES]
     if large:
         raise ModelError(
@@ -33,14 +32,9 @@ def check_sizes(graph):
         )
 
 
-def _num_bytes(tensor):
-    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
-    return 0 if None in sizes else math.prod(sizes) * tensor.dtype.base_dtype.size
-
-
 def _num_const_bytes(op):
     """As it is sent: one value that stands for all of them is one, whatever the shape."""
-    size = _num_bytes(op.outputs[0])
+    size = num_bytes(op.outputs[0])
     return size if size < MIN_BYTES else op.get_attr("value").ByteSize()
 
 

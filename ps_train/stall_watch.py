@@ -17,7 +17,7 @@ import time
 from collections import deque
 
 from ps_train import stacks, stall
-from ps_train.board import BoardError
+from ps_train.board import NO_ANSWER, BoardError
 from ps_train.liveness import BEAT_SECS, CALL_SECS, awake_clock
 from ps_train.logs import log
 from ps_train.updates.accumulators import AccumulatorReader
@@ -198,7 +198,7 @@ def _start_thread(function):
 
 def _server(link):
     is_up = not link.reason and link.silent_secs() < BEAT_SECS + CALL_SECS
-    return stall.Server(str(link.task), link.address, is_up, link.reason or "no answer")
+    return stall.Server(str(link.task), link.address, is_up, link.reason or NO_ANSWER)
 
 
 def _peer(name, view):

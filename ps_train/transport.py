@@ -53,13 +53,13 @@ def to_wire(grads_and_vars, worker_device, wire_dtype):
     """
     if wire_dtype == EXACT:
         return list(grads_and_vars)
-    with tf1.device(worker_device):
-        return [
-            (_map(lambda tensor: tf.cast(tensor, wire_dtype), gradient), variable)
-            if gradient is not None and variable.dtype.base_dtype.is_floating
-            else (gradient, variable)
-            for gradient, variable in grads_and_vars
-        ]
+    return [
+        (
+            _cast(gradient, wire_dtype, worker_device) if variable.dtype.base_dtype.is_floating else gradient,
+            variable,
+        )
+        for gradient, variable in grads_and_vars
+    ]
 
 
 def from_wire(grads_and_vars, wire_dtype):
@@ -69,14 +69,24 @@ def from_wire(grads_and_vars, wire_dtype):
     """
     if wire_dtype == EXACT:
         return list(grads_and_vars)
-    found = []
-    for gradient, variable in grads_and_vars:
-        if gradient is not None and gradient.dtype != variable.dtype.base_dtype:
-            dtype = variable.dtype.base_dtype
-            with tf1.device(variable.device):
-                gradient = _map(lambda tensor, dtype=dtype: tf.cast(tensor, dtype), gradient)  # noqa: PLW2901
-        found.append((gradient, variable))
-    return found
+    return [
+        (_cast(gradient, variable.dtype.base_dtype, variable.device), variable)
+        for gradient, variable in grads_and_vars
+    ]
+
+
+def map_gradient(function, gradient):
+    """Applies a function of tensors to a gradient; to the values of a sparse one."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return function(gradient)
+
+
+def _cast(gradient, dtype, device):
+    if gradient is None or gradient.dtype == dtype:
+        return gradient
+    with tf1.device(device):
+        return map_gradient(lambda tensor: tf.cast(tensor, dtype), gradient)
 
 
 class Packing(tf1.train.SessionRunHook):
@@ -124,7 +134,7 @@ def _pack_reads(graph, ops, pack_bytes, wire_dtype):
         kind = dtype if _is_small(variable, pack_bytes) else variable.op
         groups[variable.device, task, before, wire, kind].append((variable, uses))
     for (device, task, before, wire, _), members in groups.items():
-        for part in _parts(members, lambda member: _num_bytes(member[0])):
+        for part in _parts(members, lambda member: num_bytes(member[0])):
             with tf1.device(device), tf1.control_dependencies(before):
                 values = [variable.read_value() for variable, _ in part]
             pieces = _send(values, device, task, "pack_reads", wire)
@@ -152,7 +162,7 @@ def _pack_pushes(ops, pack_bytes):
         takers = {op for uses in uses_of.values() for op, _ in uses}
         if takers & set(_ancestors(tensor.deref() for tensor in uses_of)):
             continue  # one of the tensors comes of another's: together they would wait for themselves
-        for part in _parts(list(uses_of), lambda tensor: _num_bytes(tensor.deref())):
+        for part in _parts(list(uses_of), lambda tensor: num_bytes(tensor.deref())):
             tensors = [tensor.deref() for tensor in part]
             for tensor, piece in zip(part, _send(tensors, source, target, "pack_pushes"), strict=True):
                 _reroute(uses_of[tensor], piece)
@@ -222,24 +232,16 @@ def _send(tensors, source, target, name, wire_dtype=None):
             return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
-def _map(function, gradient):
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
-    return function(gradient)
-
-
 def _is_small(tensor, pack_bytes):
     dtype = tensor.dtype.base_dtype
     is_known = tensor.shape.is_fully_defined() and (dtype.is_floating or dtype.is_integer)
-    return bool(pack_bytes) and is_known and _num_bytes(tensor) <= pack_bytes
+    return bool(pack_bytes) and is_known and num_bytes(tensor) <= pack_bytes
 
 
-def _num_bytes(tensor):
-    return (
-        math.prod(tensor.shape.as_list()) * tensor.dtype.base_dtype.size
-        if tensor.shape.is_fully_defined()
-        else 0
-    )
+def num_bytes(tensor):
+    """Bytes of a tensor or variable; 0 if its shape is not known, or it holds strings."""
+    dtype, shape = tensor.dtype.base_dtype, tensor.shape
+    return math.prod(shape.as_list()) * dtype.size if shape.is_fully_defined() else 0
 
 
 def _task_of(device):

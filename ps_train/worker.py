@@ -14,9 +14,9 @@ import functools
 import time
 
 from ps_train import checkpoints, graph, session
-from ps_train.board import ControlSession
+from ps_train.board import NO_ANSWER, ControlSession
 from ps_train.bring_up import is_model_whole, note_who_left
-from ps_train.cluster import AT_TARGET
+from ps_train.cluster import AT_TARGET, UP
 from ps_train.compat import tf
 from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
@@ -35,8 +35,6 @@ SUMMARY_STEPS = 100
 BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
 REFUSAL_SECS = 2.5  # in which two processes of one name notice
-NO_ANSWER = "no answer"
-UP = ("training", "ending", AT_TARGET)  # the states of a task that has a session
 
 
 def run(runtime, config, model):
@@ -84,13 +82,12 @@ def run(runtime, config, model):
             skips_bad_numbers=context.on_nan == "skip",
             is_ps_lost=is_lost,
         )
-        runs = [[ops.step, *fetches.values()], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
         made = session.make(
             runtime,
             step_hook,
             saving,
             hooks=ops.hooks,
-            runs=runs,
+            step=[ops.step, *fetches.values()],
             step_runner=runner,
             is_ps_lost=is_lost,
         )

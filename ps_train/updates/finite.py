@@ -15,6 +15,7 @@ import re
 
 from ps_train.compat import tf
 from ps_train.errors import BadNumberError
+from ps_train.transport import map_gradient
 
 MARK = "ps_train found"
 POLICIES = ("stop", "skip", "ignore")
@@ -43,7 +44,7 @@ def check_gradients(grads_and_vars, loss, policy):
         return checked
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in checked if g is not None]
     with tf.control_dependencies([value.op for value in values]):
-        return [(None if g is None else _map(tf.identity, g), variable) for g, variable in checked]
+        return [(None if g is None else map_gradient(tf.identity, g), variable) for g, variable in checked]
 
 
 def is_bad_number(error):
@@ -62,13 +63,7 @@ def explain_bad_number(error, task, local_step, global_step):
 
 
 def _check_gradient(gradient, variable):
-    return _map(lambda tensor: _check(tensor, f"the gradient of {variable.op.name}"), gradient)
-
-
-def _map(function, gradient):
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
-    return function(gradient)
+    return map_gradient(lambda tensor: _check(tensor, f"the gradient of {variable.op.name}"), gradient)
 
 
 def _check(tensor, what):

@@ -14,8 +14,8 @@ import contextlib
 import threading
 from typing import Any
 
+from ps_train.cluster import ends_the_job
 from ps_train.compat import tf, tf1
-from ps_train.errors import EXIT_PERMANENT
 from ps_train.logs import log
 
 LOOK_SECS = 0.5
@@ -96,8 +96,7 @@ class Roster(tf1.train.SessionRunHook):
             else:
                 optimizer.forget_push(session, replica)
         record = self._monitor.view().record(str(task))
-        ends_all = record.get("exit_status") == EXIT_PERMANENT and not record.get("is_refused")
-        consequence = ": going on without it" if self._removes and not ends_all else ""
+        consequence = ": going on without it" if self._removes and not ends_the_job(record) else ""
         if record.get("state") in ("failed", "stopped"):
             log.warning("%s has ended (%s)%s", task, record.get("reason"), consequence)
         else:

@@ -6,11 +6,12 @@ Runs each command REPEATS times (default 20), in turn with a bare `python -c pas
 seconds and the ratios to the bare interpreter.
 """
 
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from figures import print_rows
 
 DEADLINE_SECS = 60
 PS_TRAIN = ("-m", "ps_train")
@@ -50,12 +51,7 @@ def main(repeats):
     """Measures and prints."""
     with tempfile.TemporaryDirectory() as folder:
         rounds = [[secs(*command, folder) for command in COMMANDS.values()] for _ in range(repeats)]
-    for name, values in zip(COMMANDS, zip(*rounds, strict=True), strict=True):
-        ratios = [value / bare[0] for value, bare in zip(values, rounds, strict=True)]
-        print(
-            f"{name:<26} {statistics.median(values):5.3f} s ({min(values):.3f}-{max(values):.3f})   "
-            f"{statistics.median(ratios):5.2f} interpreters ({min(ratios):.2f}-{max(ratios):.2f})"
-        )
+    print_rows(COMMANDS, rounds, "interpreters", digits=3)
 
 
 if __name__ == "__main__":

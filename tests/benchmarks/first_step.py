@@ -10,11 +10,12 @@ the moment at which worker:0's log has it, seen every 10 ms from outside. Prints
 import os
 import pathlib
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from figures import print_rows
 
 DEADLINE_SECS = 120
 
@@ -56,12 +57,7 @@ def main(repeats):
     """Measures and prints."""
     rows = [(import_secs(), first_step_secs("fork"), first_step_secs("spawn")) for _ in range(repeats)]
     names = ("import tensorflow", "first step, forked", "first step, spawned")
-    for name, values in zip(names, zip(*rows, strict=True), strict=True):
-        ratios = [value / row[0] for value, row in zip(values, rows, strict=True)]
-        print(
-            f"{name:<20} {statistics.median(values):6.2f} s ({min(values):.2f}-{max(values):.2f})   "
-            f"{statistics.median(ratios):5.2f} imports ({min(ratios):.2f}-{max(ratios):.2f})"
-        )
+    print_rows(names, rows, "imports", digits=2)
 
 
 if __name__ == "__main__":

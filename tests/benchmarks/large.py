@@ -6,7 +6,7 @@
 `stops`: a worker, then the ps are stopped (SIGSTOP) for 60 s each and go on; the job has to reach its target with the weights that
 so many updates make, and each late task has to be named in the logs.
 
-`memory`: the resident memory of the ps twice a second; it has to level off, as workers wait for their pushes. Then the same with
+`memory`: the resident memory of the ps ten times a second; it has to level off, as workers wait for their pushes. Then the same with
 a gradient of 4 bytes and 10,000 steps, for a growth with the number of steps. Linux only (`taskset`, /proc). About 15 min and 2 min.
 """
 
@@ -21,7 +21,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
-from harness import free_ports
+from figures import last_step
+from harness import Job
 
 DEADLINE_SECS = 3600
 RATE = 2.0**-10
@@ -92,46 +93,30 @@ def memory():
 
 def grows(name, size, steps):
     """Prints what the ps's memory did; whether it was level in the last half of the job."""
-    ports = free_ports(5)
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    flags = [
-        f"--ps_hosts={hosts[0]}", f"--worker_hosts={','.join(hosts[1:])}", "--model=large.py", f"--train_steps={steps}",
-        f"--model_params=size={size},count=1", f"--train_dir=train-{size}",
-    ]  # fmt: skip
-    tasks, samples = [], []
-    try:
-        for job, index in (("ps", 0), *(("worker", number) for number in range(4))):
-            argv = [sys.executable, "-m", "ps_train", f"--job_name={job}", f"--task_index={index}", *flags]
-            pinned = ["taskset", "-c", "0"] if job == "ps" else []
-            with open(f"{job}{index}-{size}.log", "w", encoding="utf-8") as log:
-                tasks.append(subprocess.Popen([*pinned, *argv], stderr=log, stdout=log))
-        deadline = time.monotonic() + DEADLINE_SECS
-        while tasks[0].poll() is None and time.monotonic() < deadline:
-            step = read_step(f"worker0-{size}.log")
+    flags = [f"--train_steps={steps}"]
+    model = pathlib.Path("large.py").resolve()
+    folder = pathlib.Path(tempfile.mkdtemp(dir="."))  # a train_dir of its own
+    with Job(folder.resolve(), 1, 4, str(model), flags, f"size={size},count=1") as job:
+        job.prefixes["ps:0"] = ["taskset", "-c", "0"]
+        ps, chief, *_ = job.start_all()
+        samples, deadline = [], time.monotonic() + DEADLINE_SECS
+        while ps.status is None and time.monotonic() < deadline:
+            step = last_step(chief.log)
             if step:
-                samples.append((step, resident_mb(tasks[0].pid)))
-            time.sleep(0.5)
-        statuses = [task.wait(60) for task in tasks]
-    finally:
-        for task in tasks:
-            task.kill()
+                samples.append((step, resident_mb(ps.pid)))
+            time.sleep(0.1)
+        statuses = [task.wait(60) for task in job.tasks]
     sizes = [mb for step, mb in samples if mb and step < steps]
-    half = [
-        statistics.mean(part)
-        for part in (sizes[len(sizes) // 2 : -len(sizes) // 4], sizes[-len(sizes) // 4 :])
-    ]
+    quarter = len(sizes) // 4
+    if not quarter:
+        sys.exit(f"{name}: the job was over after {len(sizes)} samples; give it more steps")
+    half = [statistics.mean(sizes[-2 * quarter : -quarter]), statistics.mean(sizes[-quarter:])]
     print(
         f"{name}: statuses {statuses}; ps {sizes[0]:.0f} MB at first, {max(sizes):.0f} MB at most, {half[0]:.0f} and "
         f"{half[1]:.0f} MB in the third and the last quarter ({len(sizes)} samples)",
         flush=True,
     )
     return half[1] < 1.1 * half[0] + 20 and not any(statuses)
-
-
-def read_step(log):
-    """The newest step in a log, or 0."""
-    found = re.findall(r" step (\d+)", pathlib.Path(log).read_text())
-    return int(found[-1]) if found else 0
 
 
 def resident_mb(pid):

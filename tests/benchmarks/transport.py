@@ -16,13 +16,13 @@ second while all train. Hosts of their own are network namespaces, whose links `
 import argparse
 import contextlib
 import pathlib
-import re
 import statistics
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
+from figures import last_step
 from harness import Job
 from namespaces import Network, spread
 
@@ -77,16 +77,12 @@ def rate(name, variant, args, network):
 
 def next_step(worker):
     """The next step that its log shows, and when."""
-    first = last_step(worker)
+    first = last_step(worker.log)
     while True:
-        step = last_step(worker)
+        step = last_step(worker.log)
         if step != first:
             return step, time.monotonic()
         time.sleep(0.002)
-
-
-def last_step(worker):
-    return int(re.findall(r" step (\d+)/", worker.log)[-1])
 
 
 def main():
