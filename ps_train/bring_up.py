@@ -116,9 +116,27 @@ class SessionCreator(tf1.train.SessionCreator):
             if self._local_init_op is None:
                 self._local_init_op = tf1.train.Scaffold.default_local_init_op()
             self._input_init_op = build_input_init()
-            self._uninitialized = tf.identity(tf1.report_uninitialized_variables(tf1.global_variables()))
+            self._variables = tf1.global_variables()
+            self._uninitialized = tf.identity(tf1.report_uninitialized_variables(self._variables))
             self._global_step = tf1.train.get_global_step()
-        self._fingerprint = fingerprint.describe(tf1.global_variables(), runtime.context)
+        self.fused: Any = None  # what became of small variables; see `fusing`
+
+    @property
+    def cold_ops(self):
+        """Ops that initialize and restore the variables themselves, before `fused.load` moves their values."""
+        if self.saver is None:
+            return [self._init_op]
+        if self.saver.saver_def is None:
+            self.saver.build()
+        return [
+            self._init_op,
+            tf1.get_default_graph().get_operation_by_name(self.saver.saver_def.restore_op_name),
+        ]
+
+    @functools.cached_property
+    def _fingerprint(self):
+        """Of the graph once it is finalized."""
+        return fingerprint.describe(self._variables, self._runtime.context, self.fused and self.fused.layout)
 
     def create_session(self):
         """A session ready to train; called again after a ps was lost.
@@ -276,6 +294,9 @@ class SessionCreator(tf1.train.SessionCreator):
             if self._scaffold.init_fn is not None:
                 self._scaffold.init_fn(session)
         self._check_initialized(session)
+        if self.fused is not None:
+            for op in self.fused.load:
+                session.run(op)
         for optimizer in self._optimizers:
             optimizer.reset(session, self._members())
         if runtime.monitor.ps_runs() != runs:

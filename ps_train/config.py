@@ -28,6 +28,7 @@ NAN_POLICIES = ("stop", "skip", "ignore")
 BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
+AUTO_FUSE_BYTES = 4 * 1024 * 1024
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**31 - 1
 
@@ -157,6 +158,8 @@ class TrainConfig:
     """NaN or Inf in loss or gradients: `stop` ends the job with 1, `skip` drops the step, `ignore` does not look."""
     pack_bytes: str = "auto"
     """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
+    fuse_bytes: str = "auto"
+    """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 4194304; 0: none does."""
     wire_dtype: str = "float32"
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16` or `float16`."""
     seed: int | None = None
@@ -180,6 +183,11 @@ class TrainConfig:
     def pack_limit(self) -> int:
         """`pack_bytes` as a number."""
         return AUTO_PACK_BYTES if self.pack_bytes == "auto" else int(self.pack_bytes)
+
+    @property
+    def fuse_limit(self) -> int:
+        """`fuse_bytes` as a number."""
+        return AUTO_FUSE_BYTES if self.fuse_bytes == "auto" else int(self.fuse_bytes)
 
     @property
     def checkpoint_secs(self) -> float | None:
@@ -208,11 +216,12 @@ class TrainConfig:
                 found += _not_a_duration(field.name, getattr(self, field.name))
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             found.append(f"--seed={self.seed} is out of range. Expected a whole number from 0 to {MAX_SEED}.")
-        size = self.pack_bytes or ""  # None for an empty flag
-        if size != "auto" and not re.fullmatch("[0-9]{1,12}", size):
-            found.append(
-                f"--pack_bytes={shown(size, 40)[1:-1]} is not a size. Expected a whole number of bytes, or auto."
-            )
+        for name in ("pack_bytes", "fuse_bytes"):
+            size = getattr(self, name) or ""  # None for an empty flag
+            if size != "auto" and not re.fullmatch("[0-9]{1,12}", size):
+                found.append(
+                    f"--{name}={shown(size, 40)[1:-1]} is not a size. Expected a whole number of bytes, or auto."
+                )
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
         for name, choices in (

@@ -7,6 +7,7 @@ Every worker builds its own graph, and nothing in TensorFlow notices when two bu
 shape or on another ps is silently another variable.
 """
 
+import hashlib
 import json
 
 from ps_train.compat import tf
@@ -14,17 +15,20 @@ from ps_train.compat import tf
 MAX_NAMED = 5
 
 
-def describe(variables, context):
+def describe(variables, context, layout=None):
     """A JSON text of the update rule and of each variable's type, shape and ps.
 
     Args:
       variables: the graph's global variables.
       context: TaskContext.
+      layout: text that tells how variables are put together on the ps; see `fusing`.
     """
     rule = context.update
     if rule == "sync":
         rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
-    return json.dumps({"rule": rule, "variables": {v.op.name: _describe_one(v) for v in variables}})
+    described = {v.op.name: _describe_one(v) for v in variables}
+    digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
+    return json.dumps({"rule": rule, "variables": described, "layout": digest})
 
 
 def _describe_one(variable):
@@ -40,6 +44,10 @@ def differences(mine, theirs, task):
     lines = []
     if mine["rule"] != theirs["rule"]:
         lines.append(f"The updates are {mine['rule']} for {task} and {theirs['rule']} for the others.")
+    if mine["layout"] != theirs["layout"]:
+        lines.append(
+            f"{task} updates other variables together than the others do. Give all the same --fuse_bytes; 0 never differs."
+        )
     other = []
     for name, here in mine["variables"].items():
         there = theirs["variables"].get(name)

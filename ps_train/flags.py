@@ -78,6 +78,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field(
             "pack_bytes", str, "variables and gradients up to this size travel together; 0: each by itself"
         ),
+        _field(
+            "fuse_bytes", str, "variables up to this size that are updated alike become one; 0: none does"
+        ),
         _field("wire_dtype", WIRE_DTYPES, "type in which trainable variables and gradients travel"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),

@@ -90,6 +90,7 @@ def _run_member(task, cluster, config, report):
         config.on_nan,
         config.pack_limit,
         config.wire_dtype,
+        config.fuse_limit,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

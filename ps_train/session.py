@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps_train import placement
+from ps_train import fusing, placement
 from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
@@ -28,7 +28,7 @@ from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
 from ps_train.stall_watch import StallWatch
-from ps_train.transport import Packing
+from ps_train.transport import pack
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
@@ -148,8 +148,24 @@ def make(
     if last_hook is not None:
         ordered.append(last_hook)
     runs = [step, *([optimizer.update_op] for optimizer in optimizers)]
-    ordered.append(Packing(runs, runtime.context.pack_bytes, runtime.context.wire_dtype))
+    ordered.append(_TransportHook(runs, runtime.context, creator))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
+
+
+class _TransportHook(tf1.train.SessionRunHook):
+    """Changes how tensors travel when all hooks have made their ops, among them the one that keeps the graph beside checkpoints."""
+
+    def __init__(self, runs, context, creator):
+        self._runs, self._context, self._creator = runs, context, creator
+
+    def begin(self):
+        """Changes the default graph, which is not finalized yet."""
+        graph, context = tf1.get_default_graph(), self._context
+        wire_dtype = context.wire_dtype
+        self._creator.fused = fusing.fuse(
+            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops
+        )
+        pack(graph, self._runs, context.pack_bytes, wire_dtype)
 
 
 def _publish_training(context, monitor, optimizers, train_steps):

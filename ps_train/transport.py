@@ -2,7 +2,7 @@
 
     grads_and_vars = to_wire(grads_and_vars, worker_device, wire_dtype)      # before they are checked
     grads_and_vars = from_wire(grads_and_vars, wire_dtype)                   # before the update rule takes them
-    hooks.append(Packing(runs, pack_bytes, wire_dtype))                      # once the graph is built
+    pack(graph, runs, pack_bytes, wire_dtype)                                # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -89,20 +89,6 @@ def _cast(gradient, dtype, device):
         return map_gradient(lambda tensor: tf.cast(tensor, dtype), gradient)
 
 
-class Packing(tf1.train.SessionRunHook):
-    """Calls `pack` when all hooks have made their ops, among them the one that keeps the graph beside checkpoints.
-
-    The last of a session's hooks; arguments as of `pack`.
-    """
-
-    def __init__(self, runs, pack_bytes, wire_dtype):
-        self._runs, self._pack_bytes, self._wire_dtype = runs, pack_bytes, wire_dtype
-
-    def begin(self):
-        """Changes the default graph, which is not finalized yet."""
-        pack(tf1.get_default_graph(), self._runs, self._pack_bytes, self._wire_dtype)
-
-
 def pack(graph, runs, pack_bytes, wire_dtype=EXACT):
     """Has the small variables of a ps travel as one in a step, and its small gradients, and each of the others once.
 
@@ -115,10 +101,10 @@ def pack(graph, runs, pack_bytes, wire_dtype=EXACT):
     """
     if not pack_bytes and wire_dtype == EXACT:
         return
-    ancestors = [_ancestors(run) for run in runs]
-    counts = collections.Counter(op for found in ancestors for op in found)
+    parts = [ancestors(run) for run in runs]
+    counts = collections.Counter(op for found in parts for op in found)
     with graph.as_default(), tf1.control_dependencies(None):
-        for found in ancestors:
+        for found in parts:
             own = [op for op in found if counts[op] == 1]
             _pack_reads(graph, own, pack_bytes, wire_dtype)
             _pack_pushes(own, pack_bytes)
@@ -129,46 +115,42 @@ def _pack_reads(graph, ops, pack_bytes, wire_dtype):
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
         dtype = variable.dtype.base_dtype
-        is_rounded = variable.op in trainable and dtype.is_floating and not task.startswith(_PS)
+        is_rounded = variable.op in trainable and dtype.is_floating and not is_ps(task)
         wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
         kind = dtype if _is_small(variable, pack_bytes) else variable.op
         groups[variable.device, task, before, wire, kind].append((variable, uses))
     for (device, task, before, wire, _), members in groups.items():
-        for part in _parts(members, lambda member: num_bytes(member[0])):
+        for part in chunks(members, lambda member: num_bytes(member[0])):
             with tf1.device(device), tf1.control_dependencies(before):
                 values = [variable.read_value() for variable, _ in part]
             pieces = _send(values, device, task, "pack_reads", wire)
             for piece, (_, uses) in zip(pieces, part, strict=True):
-                _reroute(uses, piece)
+                reroute(uses, piece)
 
 
 def _pack_pushes(ops, pack_bytes):
     """Gradients come from a worker's task and are taken by an optimizer's op, or on the way there by one of PUSHED."""
     groups: dict[Any, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
     for op in ops:
-        task = _task_of(op.device)
-        if (
-            not task.startswith(_PS)
-            or not (op.type in PUSHED or "Apply" in op.type)
-            or _is_in_control_flow(op)
-        ):
+        if not is_ps(op.device) or not (op.type in PUSHED or "Apply" in op.type) or is_in_control_flow(op):
             continue
         for index, tensor in enumerate(op.inputs):
-            source = _task_of(tensor.op.device)
-            is_pushed = source and not source.startswith(_PS) and tensor.op.type != "Const"  # they are copied
-            if is_pushed and _is_small(tensor, pack_bytes) and not _is_in_control_flow(tensor.op):
+            source = task_of(tensor.op.device)
+            is_pushed = source and not is_ps(source) and tensor.op.type != "Const"  # they are copied
+            if is_pushed and _is_small(tensor, pack_bytes) and not is_in_control_flow(tensor.op):
                 groups[tensor.op.device, op.device, tensor.dtype][tensor.ref()].append((op, index))
     for (source, target, _), uses_of in groups.items():
         takers = {op for uses in uses_of.values() for op, _ in uses}
-        if takers & set(_ancestors(tensor.deref() for tensor in uses_of)):
+        if takers & set(ancestors(tensor.deref() for tensor in uses_of)):
             continue  # one of the tensors comes of another's: together they would wait for themselves
-        for part in _parts(list(uses_of), lambda tensor: num_bytes(tensor.deref())):
+        for part in chunks(list(uses_of), lambda tensor: num_bytes(tensor.deref())):
             tensors = [tensor.deref() for tensor in part]
             for tensor, piece in zip(part, _send(tensors, source, target, "pack_pushes"), strict=True):
-                _reroute(uses_of[tensor], piece)
+                reroute(uses_of[tensor], piece)
 
 
-def _reroute(uses, tensor):
+def reroute(uses, tensor):
+    """Gives a tensor to each (op, index of its input) in place of what it took."""
     for op, index in uses:
         op._update_input(index, tensor)
 
@@ -182,7 +164,7 @@ def _remote_reads(graph, ops):
     variables = {
         variable.handle.op: variable
         for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        if hasattr(variable, "handle") and _task_of(variable.device).startswith(_PS)
+        if hasattr(variable, "handle") and is_ps(variable.device)
     }
     awaited = {before for op in graph.get_operations() for before in op.control_inputs}
     uses: dict[Any, list[Any]] = collections.defaultdict(list)  # of each read
@@ -193,15 +175,15 @@ def _remote_reads(graph, ops):
     found: dict[Any, list[Any]] = collections.defaultdict(list)
     for read, takers in uses.items():
         variable = variables[read.inputs[0].op]
-        task, *others = {_task_of(op.device) for op in read.outputs[0].consumers()}
+        task, *others = {task_of(op.device) for op in read.outputs[0].consumers()}
         # What waits for this very read, or takes it on the ps, may be an update of the variable, which must not come first.
-        if read not in awaited and not others and task not in ("", _task_of(variable.device)):
+        if read not in awaited and not others and task not in ("", task_of(variable.device)):
             before = tuple(sorted(read.control_inputs, key=lambda op: op.name))
             found[variable.op, task, before] += takers
     return [(variables[handle], task, before, takers) for (handle, task, before), takers in found.items()]
 
 
-def _parts(members, size_of):
+def chunks(members, size_of):
     """Lists of neighbours of no more than MAX_PACK_BYTES together, or of one."""
     parts: list[list[Any]] = []
     room = 0
@@ -228,8 +210,13 @@ def _send(tensors, source, target, name, wire_dtype=None):
             flat = tf.cast(flat, dtype)
             if is_one:
                 return [flat]
-            pieces = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
-            return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+            return unpack(flat, [tensor.shape for tensor in tensors])
+
+
+def unpack(flat, shapes):
+    """Tensors of these shapes, of the elements of a flat one in their order."""
+    pieces = tf.split(flat, [shape.num_elements() for shape in shapes])
+    return [tf.reshape(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
 def _is_small(tensor, pack_bytes):
@@ -244,7 +231,12 @@ def num_bytes(tensor):
     return math.prod(shape.as_list()) * dtype.size if shape.is_fully_defined() else 0
 
 
-def _task_of(device):
+def is_ps(device):
+    """Whether a device is a ps task's."""
+    return task_of(device).startswith(_PS)
+
+
+def task_of(device):
     """`/job:ps/task:0` of a device, "" if it names no task."""
     spec = tf.DeviceSpec.from_string(device or "")
     return "" if spec.job is None or spec.task is None else f"/job:{spec.job}/task:{spec.task}"
@@ -252,15 +244,15 @@ def _task_of(device):
 
 def _is_read(op, variables):
     """Whether an op reads one of these variables, once in a step."""
-    return op.type == "ReadVariableOp" and op.inputs[0].op in variables and not _is_in_control_flow(op)
+    return op.type == "ReadVariableOp" and op.inputs[0].op in variables and not is_in_control_flow(op)
 
 
-def _is_in_control_flow(op):
+def is_in_control_flow(op):
     """Whether an op is part of a loop or condition of the first kind; those of the second are functions."""
     return op._get_control_flow_context() is not None
 
 
-def _ancestors(fetches):
+def ancestors(fetches):
     """The ops that lead to these ops and tensors, themselves included."""
     pending = [fetch if isinstance(fetch, tf.Operation) else fetch.op for fetch in fetches]
     found = dict.fromkeys(pending)

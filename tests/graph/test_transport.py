@@ -1,26 +1,16 @@
 """What travels together, read off the partitions that run, and that it changes no bit of any update."""
 
-import collections
-import contextlib
-import functools
-
 import numpy as np
 import pytest
 from in_process import Servers
+from stepping import OPTIMIZERS, PACK, Run, build, deep
 
-from ps_train import graph as graph_lib
 from ps_train import task_context, transport
-from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
-from ps_train.config import TrainConfig
-from ps_train.inputs import build_input_init
 from ps_train.model import ModelSpec
-from ps_train.model.loading import Model
 from ps_train.transport import pack
-from ps_train.updates.rounds import MemberHook, UpdateLoop
 
 pytestmark = pytest.mark.graph
-PACK = 4096
 
 
 @pytest.fixture(scope="module")
@@ -31,121 +21,6 @@ def servers():
 @pytest.fixture(autouse=True)
 def no_task_left_behind(monkeypatch):
     monkeypatch.setattr(task_context, "_current", [])
-
-
-def input_fn(context):
-    numbers = np.random.default_rng(0).normal(size=(64, 12)).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((numbers, numbers.sum(1) > 0)).repeat().batch(16)
-
-
-def deep(optimizer=lambda: tf1.train.AdamOptimizer(0.05)):
-    """Small weights, one large one, a regularizer, an integer and a float64 beside them, a variable that is read twice."""
-
-    def model_fn(features, labels):
-        hidden = features
-        for number in range(6):
-            width = 1200 if number == 3 else 12
-            hidden = tf.nn.relu(dense(hidden, width, number))
-        shift = tf1.get_variable("shift", [], tf.float64, tf1.zeros_initializer())
-        turns = tf1.get_variable("turns", [], tf.int64, tf1.zeros_initializer(), trainable=False)
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, turns.assign_add(2).op)
-        logits = tf.reduce_sum(hidden, 1) + tf.cast(shift, tf.float32) + 0.0 * tf.cast(turns, tf.float32)
-        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits))
-        loss += 1e-3 * tf.add_n(
-            [tf.nn.l2_loss(v) for v in tf1.trainable_variables() if v.dtype.base_dtype == tf.float32]
-        )
-        return ModelSpec(loss=loss, optimizer=optimizer())
-
-    return model_fn
-
-
-def dense(inputs, width, number):
-    weights = tf1.get_variable(f"w{number}", [inputs.shape[1], width])
-    return tf.matmul(inputs, weights) + tf1.get_variable(
-        f"b{number}", [width], initializer=tf1.zeros_initializer()
-    )
-
-
-def build(servers, model_fn, pack_bytes, update="async", wire_dtype="float32"):
-    context = task_context.TaskContext(
-        TaskId("worker", 0), servers.cluster, update, pack_bytes=pack_bytes, wire_dtype=wire_dtype
-    )
-    task_context.set_current(context)
-    model = Model(input_fn, model_fn, "model", __file__)
-    ops = graph_lib.build_train(context, TrainConfig(seed=3, update=update), model)
-    runs = [[ops.step, ops.loss], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
-    pack(ops.graph, runs, pack_bytes, wire_dtype)
-    return ops
-
-
-class Run:
-    """A session on a graph's step."""
-
-    def __init__(self, servers, ops):
-        self.ops = ops
-        with ops.graph.as_default():
-            init = tf1.global_variables_initializer()
-            self.variables = tf1.global_variables()
-            start = build_input_init()
-        self.session = tf1.Session(servers.target(TaskId("worker", 0)), graph=ops.graph)
-        self.session.run(init)
-        self.session.run(start)
-
-    @contextlib.contextmanager
-    def serving(self):
-        """Within it the rounds of a synchronous job go on."""
-        (optimizer,) = self.ops.sync_optimizers
-        optimizer.reset(self.session)
-        failures = []
-        make_session = functools.partial(tf1.Session, self.session.sess_str, graph=self.ops.graph)
-        loop = UpdateLoop(optimizer, make_session, lambda: None, failures.append)
-        MemberHook(optimizer).after_create_session(self.session, None)
-        try:
-            yield
-        finally:
-            loop.end(self.session)
-        assert not failures
-
-    def steps(self, count):
-        losses = [self.session.run([self.ops.step, self.ops.loss])[1] for _ in range(count)]
-        return losses, dict(
-            zip([v.op.name for v in self.variables], self.session.run(self.variables), strict=True)
-        )
-
-    def sends(self):
-        """How many tensors go in a step from which task to which."""
-        metadata = tf1.RunMetadata()
-        options = tf1.RunOptions(output_partition_graphs=True)
-        self.session.run([self.ops.step, self.ops.loss], options=options, run_metadata=metadata)
-        return collections.Counter(
-            f"{task_of(node, 'send_device')}>{task_of(node, 'recv_device')}"
-            for part in metadata.partition_graphs
-            for node in part.node
-            if node.op == "_Send"
-            and not node.attr["tensor_name"].s.endswith((b"NoOp", b"NoOp_1", b"AssignAddVariableOp"))
-        )
-
-    def sent_types(self):
-        """How many tensors of which type go between tasks in a step."""
-        metadata = tf1.RunMetadata()
-        options = tf1.RunOptions(output_partition_graphs=True)
-        self.session.run([self.ops.step, self.ops.loss], options=options, run_metadata=metadata)
-        sends = [node for part in metadata.partition_graphs for node in part.node if node.op == "_Send"]
-        return collections.Counter(
-            tf.as_dtype(node.attr["T"].type).name.replace("float32", "float") for node in sends
-        )
-
-
-def task_of(node, attribute):
-    spec = tf.DeviceSpec.from_string(node.attr[attribute].s.decode())
-    return f"{spec.job}:{spec.task}"
-
-
-OPTIMIZERS = {
-    "sgd": lambda: tf1.train.GradientDescentOptimizer(0.05),
-    "momentum": lambda: tf1.train.MomentumOptimizer(0.05, 0.9),
-    "adam": lambda: tf1.train.AdamOptimizer(0.05),
-}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -179,7 +54,7 @@ def test_what_is_not_of_the_step_is_left_alone(servers):
         tf1.summary.scalar("c", c)
         return ModelSpec(loss=a * b, optimizer=tf1.train.GradientDescentOptimizer(0.1))
 
-    with build(servers, model_fn, PACK).graph.as_default() as graph:
+    with build(servers, model_fn, PACK)[0].graph.as_default() as graph:
         (packed,) = (op for op in graph.get_operations() if op.type == "ConcatV2" and "pack_reads" in op.name)
         assert len(packed.inputs) == 2 + 1, "a, b and the axis"
 
@@ -257,10 +132,10 @@ def test_a_synchronous_update_pulls_nothing_of_the_step_s(servers):
         loss = tf.add_n([tf.reduce_sum(v * v) for v in variables]) + 0.0 * rate
         return ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(rate))
 
-    ops = build(servers, model_fn, PACK, "sync")
+    ops, *_ = build(servers, model_fn, PACK, "sync")
     (optimizer,) = ops.sync_optimizers
-    assert not [op.name for op in transport._ancestors([optimizer.update_op]) if "pack_reads" in op.name]
-    assert [op.name for op in transport._ancestors([ops.step, ops.loss]) if "pack_reads" in op.name]
+    assert not [op.name for op in transport.ancestors([optimizer.update_op]) if "pack_reads" in op.name]
+    assert [op.name for op in transport.ancestors([ops.step, ops.loss]) if "pack_reads" in op.name]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -77,6 +77,7 @@ EVERY_SETTING = TrainConfig(
     on_nan="skip",
     pack_bytes="4096",
     wire_dtype="bfloat16",
+    fuse_bytes="8192",
     seed=5,
     report_file="r.json",
     log_dir="logs",

@@ -15,7 +15,7 @@ LAYERS = (
     "errors wording",
     "compat addresses packages messages",
     "cluster logs transport",
-    "config model net isolation board lost reports datasets checkpoints restoring fingerprint",
+    "config model net isolation board lost reports datasets checkpoints restoring fingerprint fusing",
     "task_context admission",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model",
     "explain stall",

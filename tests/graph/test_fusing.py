@@ -1,0 +1,303 @@
+"""Which variables become one, that nothing about them changes by it, and that everything else finds its piece."""
+
+import os
+
+import numpy as np
+import pytest
+from in_process import Servers
+from stepping import OPTIMIZERS, PACK, Run, build, deep
+
+from ps_train import fusing, task_context
+from ps_train.compat import tf, tf1
+from ps_train.model import ModelSpec
+
+pytestmark = pytest.mark.graph
+FUSE = 4096
+ALL_OPTIMIZERS = {
+    **OPTIMIZERS,
+    "nesterov": lambda: tf1.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    "adagrad": lambda: tf1.train.AdagradOptimizer(0.05),
+    "adadelta": lambda: tf1.train.AdadeltaOptimizer(0.5),
+    "rmsprop": lambda: tf1.train.RMSPropOptimizer(0.01, momentum=0.5),
+    "centered": lambda: tf1.train.RMSPropOptimizer(0.01, centered=True),
+    "ftrl": lambda: tf1.train.FtrlOptimizer(0.05, l1_regularization_strength=0.01),
+}
+
+
+@pytest.fixture(scope="module")
+def servers():
+    return Servers(num_ps=2, num_workers=1)
+
+
+@pytest.fixture(autouse=True)
+def no_task_left_behind(monkeypatch):
+    monkeypatch.setattr(task_context, "_current", [])
+
+
+def assert_same(plain, other, rtol=0.0):
+    """Losses and variables, bit for bit if `rtol` is 0."""
+    np.testing.assert_allclose(other[0], plain[0], rtol)
+    assert len(set(plain[0])) == len(plain[0])
+    assert plain[1].keys() == other[1].keys()
+    for key in plain[1]:
+        np.testing.assert_allclose(other[1][key], plain[1][key], rtol, atol=rtol, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
+def test_fusing_changes_no_bit(servers, name):
+    model_fn = deep(ALL_OPTIMIZERS[name])
+    plain = Run(servers, build(servers, model_fn)).steps(8)
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    # Of these two, TensorFlow computes a reciprocal square root, which for the last elements of a tensor it does otherwise.
+    assert_same(plain, run.steps(8), 1e-6 if name in ("adagrad", "adadelta") else 0.0)
+    applied = [op for op in updates(run) if "fused" in op.name]
+    assert len(applied) == 2, "one for each ps"
+    # w3, b3 and w4 are too large, shift is alone of its type; the rest, with their slots, are not.
+    assert run.fused.num_variables == 9 * sum(t.dtype == tf.resource for t in applied[0].inputs)
+
+
+def updates(run):
+    """The ops of a step that change variables by a gradient."""
+    return [op for op in fusing.ancestors([run.ops.step]) if op.type.startswith("ResourceApply")]
+
+
+def test_of_a_step_one_tensor_goes_each_way(servers):
+    run = Run(servers, build(servers, deep(), PACK, fuse_bytes=1 << 20))
+    sends = run.sends()
+    # All that is trained of float32 is one; shift and turns are by themselves.
+    assert sum(sends[f"ps:{number}>worker:0"] for number in (0, 1)) == 2 + 2
+    assert len(updates(run)) == 3
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fusing_changes_no_bit_of_a_synchronous_update(name):
+    servers = Servers(num_ps=2, num_workers=1)  # the only worker, so that sums have one order
+    found = []
+    for fuse_bytes in (0, FUSE):
+        run = Run(servers, build(servers, deep(OPTIMIZERS[name]), PACK, "sync", fuse_bytes=fuse_bytes))
+        with run.serving():
+            losses = [float(run.session.run([run.ops.loss, run.ops.step])[0]) for _ in range(6)]
+        values = run.session.run(run.variables)
+        found.append((losses, dict(zip([v.op.name for v in run.variables], values, strict=True))))
+    assert run.fused.num_variables >= 9
+    assert_same(*found)
+
+
+def on_one_ps(names, value):
+    with tf1.device("/job:ps/task:0"):
+        return [tf1.get_variable(name, initializer=value) for name in names]
+
+
+def two(*more):
+    """Two variables of one ps that are updated alike, and what else is to be done with them."""
+
+    def model_fn(features, labels):
+        a, b = on_one_ps("ab", np.float32([1.0, 2.0, 3.0]))
+        for one in more:
+            one(a, b)
+        return ModelSpec(loss=tf.reduce_sum(a * b), optimizer=tf1.train.MomentumOptimizer(0.1, 0.5))
+
+    return model_fn
+
+
+def names(run):
+    """Of the variables that are pieces."""
+    return (
+        set() if run.fused is None else {n for n in run.fused.layout.replace('"', "").strip("[]").split(", ")}
+    )
+
+
+LEFT_ALONE = {
+    "assigned": lambda a, b: tf1.add_to_collection("x", a.assign(b)),
+    "read by rows": lambda a, b: tf1.add_to_collection("x", tf.gather(a, [0])),
+    "in a loop": lambda a, b: tf1.add_to_collection("x", tf.while_loop(lambda i: i < 3.0, lambda i: i + a[0], [0.0])),
+    "in a condition": lambda a, b: tf1.add_to_collection("x", tf.cond(b[0] > 0, lambda: a + 1.0, lambda: a)),
+    "in a function": lambda a, b: tf1.add_to_collection("x", tf.function(lambda: a + 1.0)()),
+    "updated twice": lambda a, b: tf1.add_to_collection(
+        "x", tf1.train.GradientDescentOptimizer(1.0).apply_gradients([(tf.ones([3]), a)])
+    ),
+    "by a Saver of one's own": lambda a, b: tf1.train.Saver([a]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", LEFT_ALONE)
+def test_a_variable_that_is_used_otherwise_is_left_alone(servers, use):
+    plain = Run(servers, build(servers, two(LEFT_ALONE[use]))).steps(3)
+    run = Run(servers, build(servers, two(LEFT_ALONE[use]), PACK, fuse_bytes=FUSE))
+    assert run.fused is None, "b is alone then"
+    assert_same(plain, run.steps(3))
+
+
+def test_updates_of_another_rate_are_apart(servers):
+    def model_fn(features, labels):
+        a, b, c, d = on_one_ps("abcd", np.float32([1.0, 2.0]))
+        loss = tf.reduce_sum(a * b + c * d)
+        slow, fast = (tf1.train.GradientDescentOptimizer(rate) for rate in (0.1, 0.2))
+        ops = [
+            slow.minimize(loss, var_list=[a, c], global_step=tf1.train.get_global_step()),
+            fast.minimize(loss, var_list=[b, d]),
+        ]
+        return ModelSpec(loss=loss, train_op=tf.group(*ops))
+
+    plain = Run(servers, build(servers, model_fn)).steps(3)
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    assert_same(plain, run.steps(3))
+    assert len(updates(run)) == 2 and run.fused.num_variables == 4
+
+
+def test_updates_of_which_one_waits_for_another_are_apart(servers):
+    """As one they would wait for themselves."""
+
+    def model_fn(features, labels):
+        with tf1.device("/job:ps/task:0"):
+            a, b = on_one_ps("ab", np.float32([1.0, 2.0]))
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        first = optimizer.apply_gradients([(a.read_value() * b, a)], tf1.train.get_global_step())
+        with tf1.control_dependencies([first]):
+            second = optimizer.apply_gradients([(a.read_value() * b, b)])
+        return ModelSpec(loss=tf.reduce_sum(a * b), train_op=second)
+
+    plain = Run(servers, build(servers, model_fn)).steps(3)
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    assert run.fused is None
+    assert_same(plain, run.steps(3))
+
+
+def test_groups_that_wait_for_one_another_are_apart():
+    class Op:
+        def __init__(self, *inputs):
+            self.inputs, self.control_inputs, self.type = (
+                [Tensor(op) for op in inputs],
+                [],
+                "ResourceApplyAdam",
+            )
+
+    class Tensor:
+        def __init__(self, op):
+            self.op = op
+
+    def update(op):
+        return fusing._Update(op, {}, {}, Tensor(op))
+
+    a1, b2, c = Op(), Op(), Op()
+    a2, b1 = Op(a1), Op(b2)
+    groups = [[fusing._Update(op, {}, {}, t) for op, t in pairs] for pairs in (
+        [(a1, Tensor(Op())), (b1, Tensor(b2))], [(a2, Tensor(a1)), (b2, Tensor(Op()))], [(c, Tensor(Op()))],
+    )]  # fmt: skip
+    assert fusing._without_cycles(groups) == groups[2:]
+
+
+def test_reads_that_wait_for_the_update_see_it(servers):
+    def model_fn(features, labels):
+        a, b = on_one_ps("ab", np.float32([1.0, 2.0]))
+        loss = tf.reduce_sum(a * b)
+        update = tf1.train.GradientDescentOptimizer(0.1).minimize(
+            loss, global_step=tf1.train.get_global_step()
+        )
+        with tf1.control_dependencies([update]):
+            tf1.add_to_collection("after", [a.read_value() + 0.0, b.read_value() + 0.0])
+        return ModelSpec(loss=loss, train_op=update)
+
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    assert {"a", "b"} <= names(run)
+    (after,) = run.ops.graph.get_collection("after")
+    a = b = np.float32([1.0, 2.0])
+    for _ in range(3):
+        a, b = a - np.float32(0.1) * b, b - np.float32(0.1) * a
+        np.testing.assert_allclose(run.session.run(after), [a, b], rtol=1e-6)
+
+
+def test_variables_can_be_fetched_fed_and_loaded(servers):
+    run = Run(servers, build(servers, two(), PACK, fuse_bytes=FUSE))
+    a, b, slot = (v for v in run.variables if v.op.name in ("a", "b", "a/Momentum"))
+    assert {"a", "b", "a/Momentum", "b/Momentum"} <= names(run)
+    run.steps(1)
+    start = np.float32([1.0, 2.0, 3.0])
+    for fetch in (b, b.value(), b.op.name + "/Read/ReadVariableOp:0"):
+        np.testing.assert_allclose(run.session.run(fetch), start * 0.9, rtol=1e-6)
+    np.testing.assert_allclose(run.session.run(slot), start, rtol=1e-6)
+    with run.session.as_default():
+        a.load(np.float32([7.0, 8.0, 9.0]), run.session)
+        slot.load(np.float32([0.0, 0.0, 0.0]), run.session)
+    assert run.session.run(a).tolist() == [7.0, 8.0, 9.0]
+    np.testing.assert_allclose(run.session.run(b), start * 0.9, rtol=1e-6)
+    run.steps(1)
+    np.testing.assert_allclose(run.session.run(a), np.float32([7.0, 8.0, 9.0]) - 0.1 * 0.9 * start, rtol=1e-6)
+    run.session.run(b.initializer)
+    assert run.session.run(b).tolist() == start.tolist()
+
+
+def test_a_saver_writes_the_names_and_values_of_the_variables(servers, tmp_path):
+    values = []
+    for fuse_bytes in (0, FUSE):
+        ops, _, init = build(servers, deep())
+        with ops.graph.as_default():
+            with tf1.device("/job:worker/task:0/device:CPU:0"):
+                saver = tf1.train.Saver()
+            restore = ops.graph.get_operation_by_name(saver.saver_def.restore_op_name)
+            fused = fusing.fuse(ops.graph, [[ops.step, ops.loss]], fuse_bytes, cold=[init, restore])
+        run = Run(servers, (ops, fused, init))
+        assert (fused is None) == (fuse_bytes == 0)
+        run.steps(3)
+        path = saver.save(run.session, os.fspath(tmp_path / str(fuse_bytes)), write_meta_graph=False)
+        reader = tf.train.load_checkpoint(path)
+        values.append({name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()})
+        run.steps(2)
+        saver.restore(run.session, path)
+        if fused is not None:
+            run.load()
+        again = dict(zip([v.op.name for v in run.variables], run.session.run(run.variables), strict=True))
+        for name, value in values[-1].items():
+            np.testing.assert_array_equal(value, again[name], name)
+    assert values[0].keys() == values[1].keys() and "w0/Adam_1" in values[0]
+    for name, value in values[0].items():
+        np.testing.assert_array_equal(value, values[1][name], name)
+
+
+def test_who_missed_a_read_gets_an_error_and_no_old_value(servers):
+    run = Run(servers, build(servers, two(), PACK, fuse_bytes=FUSE))
+    handle = next(v for v in run.variables if v.op.name == "a").handle
+    with run.ops.graph.as_default(), tf1.device(handle.device):
+        cold = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        sum_of_three = cold + tf.ones([3])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run.session.run(sum_of_three)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_flat_variables_are_rounded_on_the_way_as_others_are(servers, dtype):
+    found = [
+        Run(servers, build(servers, deep(), PACK, wire_dtype=dtype, fuse_bytes=fuse_bytes)).steps(5)
+        for fuse_bytes in (0, FUSE)
+    ]
+    assert_same(*found)
+
+
+def test_all_workers_make_the_same_pieces():
+    servers = Servers(num_ps=2, num_workers=3)
+    layouts = []
+    for index in range(3):
+        for update in ("async", "sync"):
+            _, fused, _ = build(servers, deep(), PACK, update, fuse_bytes=FUSE, index=index)
+            layouts.append(fused.layout)
+    assert len(set(layouts)) == 1
+
+
+def test_keras_layers_become_pieces(servers):
+    def model_fn(features, labels):
+        hidden = tf.keras.layers.Dense(12, activation="relu")(features)
+        hidden = tf.keras.layers.BatchNormalization()(hidden, training=True)
+        logits = tf.keras.layers.Dense(1)(hidden)[:, 0]
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits))
+        return ModelSpec(loss=loss, optimizer=tf1.train.AdamOptimizer(0.05))
+
+    tf.keras.utils.set_random_seed(1)
+    tf.keras.backend.clear_session()
+    plain = Run(servers, build(servers, model_fn)).steps(4)
+    tf.keras.utils.set_random_seed(1)
+    tf.keras.backend.clear_session()
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    found = run.steps(4)
+    assert plain[0] == found[0]
+    # Of the six that are trained, the one of the last bias is alone on its ps or not: at least both layers' weights are pieces.
+    assert run.fused.num_variables >= 3 * 4
