@@ -31,8 +31,8 @@ from ps_train.compat import tf, tf1
 
 WIDTHS = {"deep": [64] * 102, "mlp": [784, 512, 512, 10], "big": [1024, 4096, 4096, 10]}
 BATCHES = {"deep": 32, "mlp": 64, "big": 32}
-PLAIN = "--pack_bytes=0"
-VARIANTS = ("--pack_bytes=auto", "--wire_dtype=bfloat16")
+PLAIN = "--pack_bytes=0 --fuse_bytes=0"
+VARIANTS = ("--fuse_bytes=0", "", "--wire_dtype=bfloat16")
 WARM_SECS = 2.0
 
 
