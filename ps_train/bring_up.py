@@ -136,7 +136,9 @@ class SessionCreator(tf1.train.SessionCreator):
     @functools.cached_property
     def _fingerprint(self):
         """Of the graph once it is finalized."""
-        return fingerprint.describe(self._variables, self._runtime.context, self.fused and self.fused.layout)
+        layout = [self.fused.layout] if self.fused else []
+        layout += [parcel.name for optimizer in self._optimizers for parcel in optimizer.parcels]
+        return fingerprint.describe(self._variables, self._runtime.context, "\n".join(layout))
 
     def create_session(self):
         """A session ready to train; called again after a ps was lost.

@@ -8,7 +8,8 @@ What one step does, for a worker (every node but the gradient's computation runs
 
 1. gradients are computed from the variables as they stand, and sent to the ps of each variable;
 2. when all have got there, the worker claims its place in the open round (`ledger`);
-3. the gradients go into one accumulator per variable, stamped with the round, or with -1 and so dropped if refused;
+3. the gradients go into one accumulator per variable (small ones of a ps into one together, see `parcels`), stamped with the
+   round, or with -1 and so dropped if refused;
 4. the worker notes its arrival; the last one needed rings `go`;
 5. it waits for its token, which the chief's update hands out, and keeps the token as its next stamp.
 
@@ -23,6 +24,7 @@ Source of the scheme: Chen et al., "Revisiting Distributed Synchronous SGD", 201
 tensorflow/python/training/sync_replicas_optimizer.py.
 """
 
+import collections
 import contextlib
 import time
 from typing import Any
@@ -34,6 +36,7 @@ from ps_train.transport import from_wire, to_wire
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.finite import check_gradients
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
+from ps_train.updates.parcels import make_parcels
 from ps_train.updates.rounds import MemberHook
 
 
@@ -94,7 +97,8 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.update_loop: Any = None  # on the chief
         # The stamp of this worker's gradient, or REFUSED if it came too late for its update.
         self.granted: Any = None
-        self.accumulators: Any = None  # list of (accumulator, device)
+        self.parcels: Any = None  # what goes to a ps together
+        self.accumulators: Any = None  # list of (accumulator, device), one for each parcel
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
     def compute_gradients(self, loss, *args, **kwargs):
@@ -126,7 +130,6 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         context = task_context.current()
         grads_and_vars = to_wire(grads_and_vars, context.worker_device, context.wire_dtype)
         grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
-        grads_and_vars = from_wire(grads_and_vars, context.wire_dtype)
         self._global_step = global_step
         count = len(tf1.get_collection(SYNC_OPTIMIZERS))
         with tf1.device(context.worker_device):
@@ -153,12 +156,13 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             self._set_stamp = self._stamp.assign(self._new_stamp).op
             stamp = self._stamp.read_value()
         arrived, accumulators = [], []
-        for gradient, variable in grads_and_vars:
-            if gradient is None:
-                continue
+        self.parcels = make_parcels(grads_and_vars, context.fuse_bytes, context.worker_device)
+        for parcel in self.parcels:
+            variable = parcel.variables[0]
+            [(gradient, _)] = from_wire([(parcel.gradient, variable)], context.wire_dtype)
             with tf1.device(variable.device):
                 arrived.append(_identity(gradient))
-                accumulators.append((_accumulator_for(self.ledger, gradient, variable), variable.device))
+                accumulators.append((_accumulator_for(self.ledger, parcel), variable.device))
         with tf1.control_dependencies([_barrier(arrived), before]):
             granted = self.granted = self.ledger.claim(stamp)
         pushes = []
@@ -180,13 +184,15 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
 
     def _build_update(self, grads_and_vars, accumulators):
         count = self.ledger.wait_for_go()
-        mean, accumulators = [], iter(accumulators)
-        for gradient, variable in grads_and_vars:
-            if gradient is None:
-                mean.append((None, variable))
-                continue
-            with tf1.device(variable.device), tf1.control_dependencies([count]):
-                mean.append((_take_mean(next(accumulators), count), variable))
+        means = collections.defaultdict(list)
+        for parcel, accumulator in zip(self.parcels, accumulators, strict=True):
+            with tf1.device(parcel.variables[0].device), tf1.control_dependencies([count]):
+                pieces = parcel.unpack(_take_mean(accumulator, count))
+            for gradient, variable in pieces:
+                means[variable.op].append(gradient)
+        mean = [
+            (None if g is None else means[variable.op].pop(0), variable) for g, variable in grads_and_vars
+        ]
         with tf1.device(self.ledger.device), tf1.name_scope(""):
             update = self._opt.apply_gradients(mean, self._global_step)
         if self._variable_averages is not None:
@@ -302,14 +308,14 @@ def _barrier(gradients):
     return tf.group(*[g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients])
 
 
-def _accumulator_for(ledger, gradient, variable):
-    name = f"{ledger.name}_{variable.op.name}"
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf1.SparseConditionalAccumulator(
-            variable.dtype.base_dtype, shape=variable.shape, shared_name=name, reduction_type="SUM"
-        )
-    return tf1.ConditionalAccumulator(
-        variable.dtype.base_dtype, shape=variable.shape, shared_name=name, reduction_type="SUM"
+def _accumulator_for(ledger, parcel):
+    is_sparse = isinstance(parcel.gradient, tf.IndexedSlices)
+    make = tf1.SparseConditionalAccumulator if is_sparse else tf1.ConditionalAccumulator
+    return make(
+        parcel.variables[0].dtype.base_dtype,
+        shape=parcel.variables[0].shape if is_sparse else parcel.shape,
+        shared_name=f"{ledger.name}_{parcel.name}",
+        reduction_type="SUM",
     )
 
 

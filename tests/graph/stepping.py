@@ -60,7 +60,12 @@ def dense(inputs, width, number):
 def build(servers, model_fn, pack_bytes=0, update="async", wire_dtype="float32", fuse_bytes=0, index=0):
     """(TrainOps of worker 0, what was fused, op that initializes)."""
     context = task_context.TaskContext(
-        TaskId("worker", index), servers.cluster, update, pack_bytes=pack_bytes, wire_dtype=wire_dtype
+        TaskId("worker", index),
+        servers.cluster,
+        update,
+        pack_bytes=pack_bytes,
+        wire_dtype=wire_dtype,
+        fuse_bytes=fuse_bytes,
     )
     task_context.set_current(context)
     model = Model(input_fn, model_fn, "model", __file__)
