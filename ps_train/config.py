@@ -29,7 +29,7 @@ BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
 AUTO_FUSE_BYTES = 4 * 1024 * 1024
-WIRE_DTYPES = ("float32", "bfloat16", "float16")
+WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -161,7 +161,7 @@ class TrainConfig:
     fuse_bytes: str = "auto"
     """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 4194304; 0: none does."""
     wire_dtype: str = "float32"
-    """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16` or `float16`."""
+    """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     report_file: str | None = None

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
 from ps_train.transport import (
-    EXACT,
     ancestors,
     chunks,
     is_in_control_flow,
@@ -42,6 +41,7 @@ from ps_train.transport import (
     task_of,
     unpack,
 )
+from ps_train.wire import EXACT, send
 
 # What an element becomes depends on the same element of the gradient and of the slots, and on scalars.
 RULES = ("GradientDescent", "Momentum", "Adagrad", "Adadelta", "Adam", "RMSProp", "CenteredRMSProp", "Ftrl")
@@ -299,20 +299,14 @@ def _fuse_updates(number, group):
 
 
 def _join(tensors, device):
-    """The elements of all tensors as one on a device, joined where they are, and in the type in which they travel."""
-    dtype = tensors[0].dtype
-    if all(tensor.op.type == "Cast" and is_ps(tensor.op.device) for tensor in tensors):
-        sources = [tensor.op.inputs[0] for tensor in tensors]
-        if len({(source.dtype, task_of(source.op.device)) for source in sources}) == 1:
-            tensors = sources
+    """The elements of all tensors as one, joined where they are, if that is one place, else on a device."""
     whole = _whole(tensors)
     if whole is None:
         homes = {task_of(tensor.op.device) for tensor in tensors}
         home = tensors[0].op.device if len(homes) == 1 and "" not in homes else device
         with tf1.device(home):
             whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-    with tf1.device(device):
-        return tf.cast(whole, dtype)
+    return whole
 
 
 def _whole(tensors):
@@ -333,24 +327,22 @@ def _reroute_reads(found, flat, wire_dtype, moved, replaced):
             can_travel = read in found.stepping and read not in found.awaited and len(tasks) == 1
             task = tasks.pop() if can_travel and not tasks & {"", task_of(flat.device)} else None
             groups[task, before].append((index, read))
-    is_rounded = wire_dtype != EXACT and flat.dtype.is_floating and flat.members[0].op in found.trainable
+    is_trained = flat.members[0].op in found.trainable
     for (task, before), reads in groups.items():
         indices = [index for index, _ in reads]
         sizes = flat.sizes
         is_most = sum(sizes[index] for index in set(indices)) * 2 > sum(sizes)
-        wire = wire_dtype if is_rounded and task and not is_ps(task) else flat.dtype
+        wire = wire_dtype if is_trained and task and not is_ps(task) else EXACT
         with tf1.control_dependencies(before), tf1.device(flat.device):
             whole = flat.read()
-            if task is not None and is_most:
-                whole = tf.cast(whole, wire)
-                with tf1.device(task):
-                    pieces = flat.pieces(tf.cast(whole, flat.dtype), indices)
-            else:
+            if task is None or not is_most:
                 pieces = flat.pieces(whole, indices)
-                if task is not None and wire != flat.dtype:
-                    pieces = {index: tf.cast(piece, wire) for index, piece in pieces.items()}
-                    with tf1.device(task):
-                        pieces = {index: tf.cast(piece, flat.dtype) for index, piece in pieces.items()}
+        if task is not None and is_most:
+            whole = send(whole, flat.device, task, wire)
+            with tf1.device(task):
+                pieces = flat.pieces(whole, indices)
+        elif task is not None:
+            pieces = {index: send(piece, flat.device, task, wire) for index, piece in pieces.items()}
         for index, read in reads:
             piece = pieces[index]
             uses = {

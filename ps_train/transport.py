@@ -1,8 +1,6 @@
 """How tensors travel between a worker and the ps tasks: small ones of one ps in one message each way, and in fewer bytes.
 
-    grads_and_vars = to_wire(grads_and_vars, worker_device, wire_dtype)      # before they are checked
-    grads_and_vars = from_wire(grads_and_vars, wire_dtype)                   # before the update rule takes them
-    pack(graph, runs, pack_bytes, wire_dtype)                                # once the graph is built
+    pack(graph, runs, pack_bytes, wire_dtype)          # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -18,9 +16,9 @@ by itself, as copying it twice costs more than its message. Reads that have to w
 such as wait for the same. Left alone are reads in loops and conditions, reads that something waits for or takes on the ps, too,
 sparse reads and gradients, gradients that come of another's update, and shapes that are not known.
 
-With a `wire_dtype` of 16 bits, trainable variables are rounded to it on the ps and gradients on the worker, and each is made its
-own type again on the other side: half the bytes travel. Variables, their slots and all arithmetic of the update stay as they
-are; what is not trainable, as moving averages and counters, is never rounded.
+With another `wire_dtype`, trainable variables are rounded to it on the ps and made their own type again on the worker (`wire`;
+for gradients, `updates.parcels`): half or a quarter of the bytes travel. Variables, their slots and all arithmetic of the update
+stay as they are; what is not trainable, as moving averages and counters, is never rounded.
 
 The graph is changed after it is built, and not while `model_fn` runs, so that any code that reads variables is served: layers
 of Keras, `get_variable`, regularizers; and after it is kept beside the checkpoints, as there every head of a model has to run
@@ -33,46 +31,11 @@ import math
 from typing import Any
 
 from ps_train.compat import tf, tf1
+from ps_train.wire import EXACT, is_lossy, send
 
-EXACT = "float32"  # of the types in which tensors travel, the one that means: as they are
 MAX_PACK_BYTES = 64 * 2**20  # of one message; TensorFlow's limit is 2 GB
 PUSHED = ("Identity", "Cast")  # synchronous updates', and those of a gradient that was rounded
 _PS = "/job:ps/"
-
-
-def to_wire(grads_and_vars, worker_device, wire_dtype):
-    """Rounds gradients to the type in which they travel, where they are made: what is checked then is what is sent.
-
-    Args:
-      grads_and_vars: list of (gradient, variable); a gradient may be None, a tensor or IndexedSlices.
-      worker_device: where the gradients are.
-      wire_dtype: name of a type of floating point; "float32": nothing is rounded.
-
-    Returns:
-      list of (gradient, variable).
-    """
-    if wire_dtype == EXACT:
-        return list(grads_and_vars)
-    return [
-        (
-            _cast(gradient, wire_dtype, worker_device) if variable.dtype.base_dtype.is_floating else gradient,
-            variable,
-        )
-        for gradient, variable in grads_and_vars
-    ]
-
-
-def from_wire(grads_and_vars, wire_dtype):
-    """Gives gradients the types of their variables again, where those are.
-
-    Args, returns: as of `to_wire`.
-    """
-    if wire_dtype == EXACT:
-        return list(grads_and_vars)
-    return [
-        (_cast(gradient, variable.dtype.base_dtype, variable.device), variable)
-        for gradient, variable in grads_and_vars
-    ]
 
 
 def map_gradient(function, gradient):
@@ -80,13 +43,6 @@ def map_gradient(function, gradient):
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(gradient)
-
-
-def _cast(gradient, dtype, device):
-    if gradient is None or gradient.dtype == dtype:
-        return gradient
-    with tf1.device(device):
-        return map_gradient(lambda tensor: tf.cast(tensor, dtype), gradient)
 
 
 def pack(graph, runs, pack_bytes, wire_dtype=EXACT):
@@ -114,10 +70,8 @@ def _pack_reads(graph, ops, pack_bytes, wire_dtype):
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
-        dtype = variable.dtype.base_dtype
-        is_rounded = variable.op in trainable and dtype.is_floating and not is_ps(task)
-        wire = tf.as_dtype(wire_dtype) if is_rounded and wire_dtype != EXACT else dtype
-        kind = dtype if _is_small(variable, pack_bytes) else variable.op
+        wire = wire_dtype if variable.op in trainable and not is_ps(task) else EXACT
+        kind = variable.dtype.base_dtype if _is_small(variable, pack_bytes) else variable.op
         groups[variable.device, task, before, wire, kind].append((variable, uses))
     for (device, task, before, wire, _), members in groups.items():
         for part in chunks(members, lambda member: num_bytes(member[0])):
@@ -196,21 +150,17 @@ def chunks(members, size_of):
     return parts
 
 
-def _send(tensors, source, target, name, wire_dtype=None):
-    """The tensors, which are on the device `source`, on the device `target`, having travelled as one of `wire_dtype`."""
-    dtype, is_one = tensors[0].dtype, len(tensors) == 1
-    wire_dtype = wire_dtype or dtype
-    if is_one and wire_dtype == dtype:
+def _send(tensors, source, target, name, wire_dtype=EXACT):
+    """The tensors, which are on the device `source`, on the device `target`, having travelled as one in the form `wire_dtype`."""
+    is_one = len(tensors) == 1
+    if is_one and not is_lossy(tensors[0], wire_dtype):
         return tensors
     with tf1.name_scope(None, f"ps_train/{name}"):
         with tf1.device(source):
             flat = tensors[0] if is_one else tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-            flat = tf.cast(flat, wire_dtype)
+        flat = send(flat, source, target, wire_dtype)
         with tf1.device(target):
-            flat = tf.cast(flat, dtype)
-            if is_one:
-                return [flat]
-            return unpack(flat, [tensor.shape for tensor in tensors])
+            return [flat] if is_one else unpack(flat, [tensor.shape for tensor in tensors])
 
 
 def unpack(flat, shapes):

@@ -11,6 +11,7 @@ Every gradient passes through a CheckNumerics op on the worker, so a bad one nev
 - `ignore`: no check.
 """
 
+import functools
 import re
 
 from ps_train.compat import tf
@@ -35,16 +36,23 @@ def check_gradients(grads_and_vars, loss, policy):
     if policy == "ignore":
         return list(grads_and_vars)
     before = [] if loss is None else [_check(loss, "the loss").op]
+    named = [(gradient, f"the gradient of {variable.op.name}") for gradient, variable in grads_and_vars]
     with tf.control_dependencies(before):
-        checked = [
-            (None if gradient is None else _check_gradient(gradient, variable), variable)
-            for gradient, variable in grads_and_vars
-        ]
+        checked = check_all(named, policy)
+    return [(gradient, variable) for gradient, (_, variable) in zip(checked, grads_and_vars, strict=True)]
+
+
+def check_all(named, policy):
+    """As `check_gradients`, of a list of (gradient, what it is in words); returns the gradients."""
+    checked = [
+        None if gradient is None else map_gradient(functools.partial(_check, what=what), gradient)
+        for gradient, what in named
+    ]
     if policy == "stop":
         return checked
-    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in checked if g is not None]
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in checked if g is not None]
     with tf.control_dependencies([value.op for value in values]):
-        return [(None if g is None else map_gradient(tf.identity, g), variable) for g, variable in checked]
+        return [None if g is None else map_gradient(tf.identity, g) for g in checked]
 
 
 def is_bad_number(error):
@@ -60,10 +68,6 @@ def explain_bad_number(error, task, local_step, global_step):
         f"{kind} in {what} on {task}, at its local step {local_step} (global step {global_step}). It was not applied. Look "
         "at this worker's data and the learning rate; --on_nan=skip drops such steps."
     )
-
-
-def _check_gradient(gradient, variable):
-    return map_gradient(lambda tensor: _check(tensor, f"the gradient of {variable.op.name}"), gradient)
 
 
 def _check(tensor, what):

@@ -1,18 +1,25 @@
 """Gradients that go to a ps together: small dense ones are joined on the worker, and taken apart where they are applied.
 
-    parcels = make_parcels(grads_and_vars, max_bytes)        # lists of (gradient, variable), Nones left out
-    parcel.gradient                                          # of one variable, or joined, [elements]
-    parcel.unpack(mean)                                      # [(its part of the mean, variable)]
+    parcels = send_gradients(grads_and_vars, loss, context)     # checked, joined, in the form in which they travel
+    parcel.gradient                                             # on the ps: of one variable, or of several, [elements]
+    parcel.unpack(mean)                                         # [(its part of the mean, variable)]
 
 A synchronous update then needs one accumulator for all of them on a ps and not one for each: sums are the same, element by
 element.
+
+What `int8` takes off a gradient is kept on the worker and added to its next one (error feedback: Seide et al., "1-Bit Stochastic
+Gradient Descent", 2014), so that nothing is lost for good. It is gone with the worker's session, as when a ps was lost.
 """
 
 import collections
 from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
-from ps_train.transport import chunks, num_bytes, unpack
+from ps_train.transport import chunks, map_gradient, num_bytes, unpack
+from ps_train.updates.finite import check_all, check_gradients
+from ps_train.wire import decode, encode, is_lossy
+
+SPARSE_TYPES = {"int8": "bfloat16"}  # rows have no blocks
 
 
 class Parcel(NamedTuple):
@@ -43,6 +50,75 @@ class Parcel(NamedTuple):
             return [(tensor, self.variables[0])]
         pieces = unpack(tensor, [variable.shape for variable in self.variables])
         return list(zip(pieces, self.variables, strict=True))
+
+
+def send_gradients(grads_and_vars, loss, context):
+    """Checks gradients for NaN and Inf and brings them to their ps.
+
+    Args:
+      grads_and_vars: list of (gradient, variable); a gradient may be None, which is left out, a tensor or IndexedSlices.
+      loss: scalar tensor, checked, too, or None.
+      context: TaskContext.
+
+    Returns:
+      list of Parcel. What travels as it is is still on the worker: TensorFlow sends it to whoever takes it.
+    """
+    checked = check_gradients(grads_and_vars, loss, context.on_nan)
+    max_bytes = max(context.pack_bytes, context.fuse_bytes)
+    parcels = make_parcels(checked, max_bytes, context.worker_device)
+    encoded = [_encode(parcel, context) for parcel in parcels]
+    if context.wire_dtype == "float16" and context.on_nan != "ignore":  # it holds no more than 65504
+        named = [
+            (parts[0], f"the gradient of {parcel.name}, as float16")
+            for parcel, parts in zip(parcels, encoded, strict=True)
+        ]
+        with tf1.device(context.worker_device):
+            encoded = [[part] for part in check_all(named, context.on_nan)]
+    return [_decode(parcel, parts) for parcel, parts in zip(parcels, encoded, strict=True)]
+
+
+def in_order(pieces, grads_and_vars):
+    """What was unpacked of all parcels, in the order in which the gradients were given, None for None.
+
+    Args:
+      pieces: list of (tensor, variable).
+      grads_and_vars: list of (gradient, variable).
+    """
+    found: dict[Any, list[Any]] = collections.defaultdict(list)
+    for piece, variable in pieces:
+        found[variable.op].append(piece)
+    return [(None if g is None else found[variable.op].pop(0), variable) for g, variable in grads_and_vars]
+
+
+def _encode(parcel, context):
+    """What is sent: tensors, or IndexedSlices, as a list."""
+    gradient, wire_dtype = parcel.gradient, context.wire_dtype
+    with tf1.device(context.worker_device):
+        if isinstance(gradient, tf.IndexedSlices):
+            wire_dtype = SPARSE_TYPES.get(wire_dtype, wire_dtype)
+            return [map_gradient(lambda values: encode(values, wire_dtype)[0], gradient)]
+        if wire_dtype != "int8" or not is_lossy(gradient, wire_dtype):
+            return encode(gradient, wire_dtype)
+        left = tf1.Variable(
+            tf.zeros(gradient.shape, gradient.dtype), trainable=False, use_resource=True, name="left_over",
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+        )  # fmt: skip
+        wanted = gradient + left.read_value()
+        values, scales = encode(wanted, wire_dtype)
+        kept = left.assign(wanted - decode([values, scales], gradient.shape, gradient.dtype))
+        with tf1.control_dependencies([kept.op]):
+            return [values, tf.identity(scales)]
+
+
+def _decode(parcel, parts):
+    variable = parcel.variables[0]
+    dtype = variable.dtype.base_dtype
+    with tf1.device(variable.device):
+        if isinstance(parts[0], tf.IndexedSlices):
+            gradient = map_gradient(lambda values: decode([values], None, dtype), parts[0])
+        else:
+            gradient = decode(parts, parcel.gradient.shape, dtype)
+    return parcel._replace(gradient=gradient)
 
 
 def make_parcels(grads_and_vars, max_bytes, worker_device):

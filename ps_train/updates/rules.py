@@ -9,9 +9,8 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
-from ps_train.transport import from_wire, to_wire
 from ps_train.updates import sync
-from ps_train.updates.finite import check_gradients
+from ps_train.updates.parcels import in_order, send_gradients
 
 COLLECTION = "ps_train/distributed_optimizers"
 
@@ -34,10 +33,15 @@ class AsyncOptimizer(tf1.train.Optimizer):
         tf1.add_to_collection(COLLECTION, self)
         context = task_context.current_or_none()
         if context is not None:
-            grads_and_vars = to_wire(grads_and_vars, context.worker_device, context.wire_dtype)
-            grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
-            grads_and_vars = from_wire(grads_and_vars, context.wire_dtype)
+            grads_and_vars = self._send(grads_and_vars, context)
         return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+    def _send(self, grads_and_vars, context):
+        grads_and_vars, pieces = list(grads_and_vars), []
+        for parcel in send_gradients(grads_and_vars, self._loss, context):
+            with tf1.device(parcel.variables[0].device):
+                pieces += parcel.unpack(parcel.gradient)
+        return in_order(pieces, grads_and_vars)
 
     def get_slot(self, *args, **kwargs):
         """As the wrapped optimizer's."""

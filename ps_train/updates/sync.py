@@ -24,7 +24,6 @@ Source of the scheme: Chen et al., "Revisiting Distributed Synchronous SGD", 201
 tensorflow/python/training/sync_replicas_optimizer.py.
 """
 
-import collections
 import contextlib
 import time
 from typing import Any
@@ -32,11 +31,9 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
-from ps_train.transport import from_wire, to_wire
 from ps_train.updates import SYNC_OPTIMIZERS
-from ps_train.updates.finite import check_gradients
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
-from ps_train.updates.parcels import make_parcels
+from ps_train.updates.parcels import in_order, send_gradients
 from ps_train.updates.rounds import MemberHook
 
 
@@ -128,8 +125,6 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
                 "No variable gets a gradient: the loss does not depend on any trainable variable. Check model_fn."
             )
         context = task_context.current()
-        grads_and_vars = to_wire(grads_and_vars, context.worker_device, context.wire_dtype)
-        grads_and_vars = check_gradients(grads_and_vars, self._loss, context.on_nan)
         self._global_step = global_step
         count = len(tf1.get_collection(SYNC_OPTIMIZERS))
         with tf1.device(context.worker_device):
@@ -156,13 +151,12 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             self._set_stamp = self._stamp.assign(self._new_stamp).op
             stamp = self._stamp.read_value()
         arrived, accumulators = [], []
-        self.parcels = make_parcels(grads_and_vars, context.fuse_bytes, context.worker_device)
+        self.parcels = send_gradients(grads_and_vars, self._loss, context)
         for parcel in self.parcels:
-            variable = parcel.variables[0]
-            [(gradient, _)] = from_wire([(parcel.gradient, variable)], context.wire_dtype)
-            with tf1.device(variable.device):
-                arrived.append(_identity(gradient))
-                accumulators.append((_accumulator_for(self.ledger, parcel), variable.device))
+            device = parcel.variables[0].device
+            with tf1.device(device):
+                arrived.append(_identity(parcel.gradient))
+                accumulators.append((_accumulator_for(self.ledger, parcel), device))
         with tf1.control_dependencies([_barrier(arrived), before]):
             granted = self.granted = self.ledger.claim(stamp)
         pushes = []
@@ -184,15 +178,11 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
 
     def _build_update(self, grads_and_vars, accumulators):
         count = self.ledger.wait_for_go()
-        means = collections.defaultdict(list)
+        means = []
         for parcel, accumulator in zip(self.parcels, accumulators, strict=True):
             with tf1.device(parcel.variables[0].device), tf1.control_dependencies([count]):
-                pieces = parcel.unpack(_take_mean(accumulator, count))
-            for gradient, variable in pieces:
-                means[variable.op].append(gradient)
-        mean = [
-            (None if g is None else means[variable.op].pop(0), variable) for g, variable in grads_and_vars
-        ]
+                means += parcel.unpack(_take_mean(accumulator, count))
+        mean = in_order(means, grads_and_vars)
         with tf1.device(self.ledger.device), tf1.name_scope(""):
             update = self._opt.apply_gradients(mean, self._global_step)
         if self._variable_averages is not None:

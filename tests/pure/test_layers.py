@@ -14,6 +14,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 LAYERS = (
     "errors wording",
     "compat addresses packages messages",
+    "wire",
     "cluster logs transport",
     "config model net isolation board lost reports datasets checkpoints restoring fingerprint fusing",
     "task_context admission",

@@ -1,0 +1,78 @@
+"""In what form a tensor travels: as it is, rounded to 16 bits, or as 8-bit numbers with a scale for each block.
+
+    parts = encode(tensor, "int8")                  # where the tensor is; the list of tensors that are sent
+    tensor = decode(parts, shape, tf.float32)       # where it is wanted
+    pieces = send(tensor, "/job:ps/task:0", "/job:worker/task:0", "bfloat16")      # both
+
+| `--wire_dtype` | sent for each element | largest error |
+|---|---|---|
+| `float32` | as it is, whatever its type | none |
+| `bfloat16`, `float16` | 2 bytes | 1/256, 1/2048 of the element (`float16`: of no more than 65504, no less than 6e-5) |
+| `int8` | 1 byte, and 4 for each BLOCK of them | 1/254 of the largest of its block |
+
+Tensors of integers always travel as they are, and so does, with `int8`, what has fewer than MIN_QUANTIZED elements.
+"""
+
+import math
+
+from ps_train.compat import tf, tf1
+
+EXACT = "float32"  # of the types in which tensors travel, the one that means: as they are
+BLOCK = 256
+MIN_QUANTIZED = 1024
+LEVELS = 127.0
+TINY = 1e-30  # a scale that is no less, so that a block of zeros is not divided by zero
+
+
+def is_lossy(tensor, wire_dtype):
+    """Whether a tensor of a known shape is changed by the way."""
+    if wire_dtype == EXACT or not tensor.dtype.base_dtype.is_floating:
+        return False
+    return wire_dtype != "int8" or (tensor.shape.num_elements() or 0) >= MIN_QUANTIZED
+
+
+def encode(tensor, wire_dtype):
+    """The tensors that are sent for one.
+
+    Args:
+      tensor: of any type and of a shape that is known, at least if `wire_dtype` is int8.
+      wire_dtype: "float32": as it is; "bfloat16", "float16" or "int8".
+
+    Returns:
+      list of one tensor, or of int8 `[blocks, BLOCK]` and the scales `[blocks, 1]`.
+    """
+    if not is_lossy(tensor, wire_dtype):
+        return [tensor]
+    if wire_dtype != "int8":
+        return [tf.cast(tensor, wire_dtype)]
+    flat = tf.reshape(tensor, [-1])
+    missing = -tensor.shape.num_elements() % BLOCK
+    if missing:
+        flat = tf.pad(flat, [[0, missing]])
+    blocks = tf.reshape(flat, [-1, BLOCK])
+    scales = tf.maximum(tf.reduce_max(tf.abs(blocks), 1, keepdims=True) / LEVELS, TINY)
+    return [tf.cast(tf.round(blocks * (1.0 / scales)), tf.int8), scales]
+
+
+def decode(parts, shape, dtype):
+    """The tensor that `encode` got, but for what was lost.
+
+    Args:
+      parts: what `encode` gave.
+      shape: the tensor's.
+      dtype: its type.
+    """
+    first, *scales = parts
+    values = tf.cast(first, dtype)
+    if not scales:
+        return values
+    flat = tf.reshape(values * scales[0], [-1])
+    return tf.reshape(flat[: math.prod(shape)] if math.prod(shape) % BLOCK else flat, shape)
+
+
+def send(tensor, source, target, wire_dtype=EXACT):
+    """A tensor that is on the device `source`, on the device `target`."""
+    with tf1.device(source):
+        parts = encode(tensor, wire_dtype)
+    with tf1.device(target):
+        return decode(parts, tensor.shape, tensor.dtype.base_dtype)
