@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / "cluster"), str(pathlib.Path(__file__).parent)]
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
 from contest import Contest, Contestant
 from contestants.nets import NETS, write_records
 from namespaces import Network

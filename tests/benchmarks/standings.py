@@ -1,8 +1,10 @@
 """The arithmetic of the contest, and its table.
 
-at = common_window([points_of_worker_0, points_of_worker_1], warm_secs=2)   # points: (steps, seconds, loss)
-rate = sum(steps_per_sec(points, *at) for points in ...)
-table([{"plain async": 23.0, "ps_train async": 80.0}, ...])                 # a dict for each repeat
+    measured = judge([read_points(text) for text in files], cores, warm_secs=2)    # .rate, in steps a second
+    print(*table([{"plain async": 23.0, "ps_train async": 80.0}, ...]), sep="\n")  # rates, a dict for each repeat
+    for ours, theirs, over in losses([...]): ...
+
+A point is the number of a worker's steps, the moment in seconds, and the loss.
 """
 
 import bisect
@@ -11,7 +13,6 @@ import statistics
 from typing import NamedTuple
 
 PLAIN = "plain async"
-CEILING = "single"
 OURS = "ps_train "
 MIN_LOSSES = 4
 MIN_CORES = 0.02
