@@ -18,6 +18,7 @@ import tempfile
 import time
 from typing import NamedTuple
 
+from contestants.nets import NETS
 from contestants.task import VARIABLE
 from harness import free_ports
 from namespaces import PORT
@@ -28,6 +29,7 @@ START_SECS = 150
 WARM_SECS = 2.0
 MIN_STEPS = 8
 MAX_FACTOR = 10
+JOBS = {"single": [], "multiworker": ["worker"], "ddp": ["worker"], "tf2_ps": ["ps", "worker", "chief"]}
 
 
 class Contestant(NamedTuple):
@@ -63,7 +65,7 @@ class Contest:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             folder = pathlib.Path(folder)
             processes = {}
-            for task in self._tasks(contestant, net, folder):
+            for task in self._tasks(contestant, net):
                 processes[task.name] = self._start(task, folder, stack)
             try:
                 return self._measure(contestant, processes, folder)
@@ -72,20 +74,19 @@ class Contest:
 
     def _measure(self, contestant, processes, folder):
         """The rate, as soon as all train and have trained for long enough."""
-        counters = [name for name in processes if name.startswith("worker")]
-        if contestant.family == "tf2_ps":
-            counters = ["chief0"]
-        started = time.monotonic()
-        self._wait(processes, started + START_SECS, lambda: all(_steps(folder, name) for name in counters))
-        begun = time.monotonic()
+        prefix = "chief" if contestant.family == "tf2_ps" else "worker"
+        counters = [name for name in processes if name.startswith(prefix)]
+
+        def is_done(steps):
+            return all(_steps(folder, name) >= wanted for name, wanted in zip(counters, steps, strict=True))
+
+        self._wait(processes, time.monotonic() + START_SECS, lambda: is_done([1] * len(counters)))
+        deadline = time.monotonic() + WARM_SECS + MAX_FACTOR * self._secs
         time.sleep(WARM_SECS)
         cpu, at = _cpu_secs(processes), time.monotonic()
-        done = [_steps(folder, name) for name in counters]
+        target = [_steps(folder, name) + MIN_STEPS for name in counters]
         time.sleep(self._secs)
-        enough = lambda: all(  # noqa: E731
-            _steps(folder, name) - before >= MIN_STEPS for name, before in zip(counters, done, strict=True)
-        )
-        self._wait(processes, begun + self._secs * MAX_FACTOR, enough)
+        self._wait(processes, deadline, lambda: is_done(target))
         used, until = _cpu_secs(processes), time.monotonic()
         cores = {name: (used[name] - cpu[name]) / (until - at) for name in cpu}
         workers = [read_points((folder / name).read_text()) for name in counters]
@@ -112,31 +113,24 @@ class Contest:
         stack.callback(_end, process)
         return process
 
-    def _tasks(self, contestant, net, folder):
+    def _tasks(self, contestant, net):
         """What is to be started."""
-        jobs = {
-            "single": [],
-            "multiworker": ["worker"],
-            "ddp": ["worker"],
-            "tf2_ps": ["ps", "worker", "chief"],
-        }
         counts = {"ps": 1, "worker": self._num_workers, "chief": 1}
-        names = [
-            (job, index)
-            for job in jobs.get(contestant.family, ["ps", "worker"])
-            for index in range(counts[job])
-        ]
+        jobs = JOBS.get(contestant.family, ["ps", "worker"])
+        names = [(job, index) for job in jobs for index in range(counts[job])]
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(names))]
+        if self._network:
+            addresses = [f"{host.address}:{PORT}" for host in self._network.hosts]
         hosts = {}
-        for number, ((job, _), port) in enumerate(zip(names, free_ports(len(names)), strict=True)):
-            address = (
-                f"{self._network.hosts[number].address}:{PORT}" if self._network else f"127.0.0.1:{port}"
-            )
+        for (job, _), address in zip(names, addresses, strict=False):
             hosts.setdefault(job, []).append(address)
-        flags = [f"--{job}_hosts={','.join(addresses)}" for job, addresses in hosts.items()]
-        for number, (job, index) in enumerate(names or [("worker", 0)]):
-            argv = [f"--job_name={job}", f"--task_index={index}", *flags] if names else []
-            argv, env = getattr(self, f"_{contestant.family}", self._program)(contestant, net, argv)
-            yield Task(f"{job}{index}", number, argv, env)
+        flags = [f"--{job}_hosts={','.join(found)}" for job, found in hosts.items()]
+        make = getattr(self, f"_{contestant.family}", self._program)
+        if not names:
+            yield Task("worker0", 0, *make(contestant, net, []))
+        for number, (job, index) in enumerate(names):
+            argv = [f"--job_name={job}", f"--task_index={index}", *flags]
+            yield Task(f"{job}{index}", number, *make(contestant, net, argv))
 
     def _program(self, contestant, net, flags, python=sys.executable, program=None):
         program = PROGRAMS / f"{program or contestant.family}.py"
@@ -153,8 +147,6 @@ class Contest:
         return argv, {"GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": ""}
 
     def _ps_train(self, contestant, net, flags):
-        from contestants.nets import NETS
-
         return [
             sys.executable, "-m", "ps_train", *flags, f"--model={PROGRAMS / 'command_line_model.py'}",
             f"--model_params=net={net},records={self._records}", f"--batch_size={NETS[net].batch}",

@@ -30,6 +30,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,7 @@ def parse():
 def main():
     """Prints a table for each model; the exit status is 1 if a contestant did not run or train."""
     args = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with what was started ended, as by Ctrl-C
     args.torch_python = find_torch(args.torch_python)
     names, found, failures = args.models.split(","), {}, {}
     with contextlib.ExitStack() as stack:
