@@ -52,11 +52,18 @@ UPDATES = {
 VARIANTS = ("", "--wire_dtype=bfloat16")
 
 
+def chosen(flag, text, known):
+    """The names in a flag's value; ends the program if one is not known."""
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            sys.exit(f"--{flag}={name} is not one of {', '.join(known)}.")
+    return names
+
+
 def contestants(args):
     """All that take part, in the order of the table."""
-    for family in args.contestants.split(","):
-        if family not in UPDATES:
-            sys.exit(f"--contestants={family} is not one of {', '.join(UPDATES)}.")
+    for family in chosen("contestants", args.contestants, UPDATES):
         for variant in args.variant or VARIANTS if family == "ps_train" else [""]:
             yield from (
                 Contestant(family, update, variant)
@@ -76,16 +83,15 @@ def why_not(contestant, args):
 
 def find_torch(wanted):
     """The interpreter that has PyTorch with gloo, or ""."""
-    check = "from torch import distributed as d; assert d.is_gloo_available()"
+    check = (
+        "import sys; from torch import distributed as d; assert d.is_gloo_available(); print(sys.executable)"
+    )
+    env = {**os.environ, "PYTHONPATH": ""}  # as the contestant runs: it may hold another Python's packages
     for python in [wanted] if wanted else [sys.executable, "/usr/bin/python3"]:
         with contextlib.suppress(OSError):
-            # without PYTHONPATH, as the contestant runs: it may hold another Python's packages
-            env = {**os.environ, "PYTHONPATH": ""}
-            if (
-                subprocess.run([python, "-c", check], capture_output=True, env=env, timeout=120).returncode
-                == 0
-            ):
-                return python
+            ran = subprocess.run([python, "-c", check], capture_output=True, text=True, env=env, timeout=120)
+            if ran.returncode == 0:
+                return ran.stdout.strip()
     return ""
 
 
@@ -149,7 +155,7 @@ def main():
     args = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with what was started ended, as by Ctrl-C
     args.torch_python = find_torch(args.torch_python)
-    names, found, failures = args.models.split(","), {}, {}
+    names, found, failures = chosen("models", args.models, NETS), {}, {}
     with contextlib.ExitStack() as stack:
         records = find_records(names, stack.enter_context(tempfile.TemporaryDirectory()))
         network = None
