@@ -25,7 +25,7 @@ from namespaces import PORT
 from standings import ContestError, judge, read_points
 
 PROGRAMS = pathlib.Path(__file__).parent / "contestants"
-START_SECS = 150
+START_SECS = 300
 WARM_SECS = 2.0
 MIN_STEPS = 8
 MAX_FACTOR = 10
