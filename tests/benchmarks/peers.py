@@ -21,7 +21,7 @@ each case in which ps_train is slower than a peer with the same kind of update. 
 links `tc tbf` slows down; the coordinator of tf2_ps has one, too.
 
 The cnn needs Debian's package dataset-fashion-mnist. PyTorch is looked for in this Python and in the system's: `pip install
-torch`, or `apt-get install python3-torch libopenblas0-pthread` (without OpenBLAS its arithmetic is much slower), or
+torch`, or `apt-get install python3-torch libopenblas0-pthread` (without OpenBLAS a product took eight times as long), or
 `--torch_python` names the interpreter of an environment that has it. What is missing is said, and left out.
 """
 
