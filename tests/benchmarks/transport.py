@@ -8,9 +8,7 @@ One ps and the workers are processes on this machine, started anew for each figu
 script sends its variables, then with each variant's flags; the ratio of neighbours is one number. Rates are global steps a
 second while all train. Hosts of their own are network namespaces, whose links `tc tbf` slows down.
 
-- deep: 101 layers of 64x64, 202 variables, 1.7 MB, batch 32: many small variables;
-- mlp: 784-512-512-10, 2.7 MB, batch 64;
-- big: 1024-4096-4096-10, 84 MB, batch 32: bytes.
+The models are those of `contestants/nets.py`: deep, many small variables; mlp; big, bytes.
 """
 
 import argparse
@@ -22,43 +20,21 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
+from contestants.nets import NETS
 from figures import last_step
 from harness import Job
 from namespaces import Network, spread
 
-import ps_train
-from ps_train.compat import tf, tf1
-
-WIDTHS = {"deep": [64] * 102, "mlp": [784, 512, 512, 10], "big": [1024, 4096, 4096, 10]}
-BATCHES = {"deep": 32, "mlp": 64, "big": 32}
+MODEL = pathlib.Path(__file__).parent / "contestants" / "command_line_model.py"
 PLAIN = "--pack_bytes=0 --fuse_bytes=0"
-VARIANTS = ("--fuse_bytes=0", "", "--wire_dtype=bfloat16")
+VARIANTS = ("--fuse_bytes=0", "", "--wire_dtype=bfloat16", "--wire_dtype=int8")
 WARM_SECS = 2.0
-
-
-def input_fn(context):
-    """One batch of random numbers, again and again."""
-    widths = WIDTHS[context.params["widths"]]
-    features = tf.random.stateless_uniform([context.batch_size, widths[0]], seed=[1, context.shard_index])
-    labels = tf.zeros([context.batch_size], tf.int64)
-    return tf.data.Dataset.from_tensors((features, labels)).cache().repeat()
-
-
-def model_fn(features, labels, params):
-    """Dense layers, plain SGD."""
-    hidden, widths = features, WIDTHS[params["widths"]]
-    for index, width in enumerate(widths[1:]):
-        weights = tf1.get_variable(f"w{index}", [hidden.shape[1], width])
-        biases = tf1.get_variable(f"b{index}", [width], initializer=tf1.zeros_initializer())
-        hidden = tf.matmul(tf.nn.relu(hidden) if index else hidden, weights) + biases
-    loss = tf1.losses.sparse_softmax_cross_entropy(labels, hidden)
-    return ps_train.ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(1e-4))
 
 
 def rate(name, variant, args, network):
     """Global steps a second."""
     flags = [
-        f"--model={__file__}", f"--model_params=widths={name}", f"--batch_size={BATCHES[name]}", f"--update={args.update}",
+        f"--model={MODEL}", f"--model_params=net={name}", f"--batch_size={NETS[name].batch}", f"--update={args.update}",
         "--train_steps=100000000", "--log_every_secs=0.1", *variant.split(),
     ]  # fmt: skip
     with Job(pathlib.Path(tempfile.mkdtemp()), 1, args.num_workers, flags=flags) as job:

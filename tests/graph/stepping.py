@@ -86,7 +86,7 @@ class Run:
         self.ops, self.fused = ops, fused
         with ops.graph.as_default():
             self.variables = tf1.global_variables()
-            start = build_input_init()
+            start = [build_input_init(), tf1.local_variables_initializer()]
         self.session = tf1.Session(servers.target(TaskId("worker", 0)), graph=ops.graph)
         self.session.run(init)
         if fused is not None:
