@@ -127,7 +127,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
     ),
     "Watching a job": (
         _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
-        FlagSpec("json", bool, False, "status: print JSON in place of the table"),
+        _field("profile_steps", int, "steps that a worker traces to tell where the time goes; 0: none"),
+        FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
+        FlagSpec("json", bool, False, "status, bench: print JSON in place of the table"),
     ),
     "Command line": (
         FlagSpec("flagfile", str, None, "read flags from this file, one per line"),
