@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from ps_train.step_trace import PARTS, WAIT, StepTrace, Traffic
 from ps_train.timeline import OTHER
 
 MIN_TO_TRIM = 8  # traces, from which on the shortest and longest quarter is left out
+MIN_WHOLE = 0.25  # of the traces
 
 T = TypeVar("T")
 
@@ -141,31 +142,43 @@ class Profile:
 
 def mean_parts(traces: Sequence[StepTrace], step_secs: float) -> dict[str, float]:
     """Of PARTS -> seconds of a step of `step_secs`, to which they add up."""
-    middle = _middle(traces)
-    total = sum(trace.secs for trace in middle)
-    inside = min(total / len(middle), step_secs)
+    usual = _middle(whole(traces))
+    total = sum(trace.secs for trace in usual)
+    inside = min(total / len(usual), step_secs)
     parts = {
-        part: inside * sum(trace.parts.get(part, 0.0) for trace in middle) / total if total else 0.0
+        part: inside * sum(trace.parts.get(part, 0.0) for trace in usual) / total if total else 0.0
         for part in PARTS
     }
     parts[OTHER] += step_secs - sum(parts.values())
     return parts
 
 
-def mean_traffic(traces: Sequence[StepTrace]) -> dict[str, Traffic]:
-    """Name of each ps -> its Traffic in a step, on an average."""
-    middle = _middle(traces)
-    names = sorted({name for trace in middle for name in trace.links})
+def usual_traffic(traces: Sequence[StepTrace]) -> dict[str, Traffic]:
+    """Name of each ps -> its Traffic in a step, the median of each figure."""
+    chosen = whole(traces)
+    names = sorted({name for trace in chosen for name in trace.links})
     found = {}
     for name in names:
-        each = [trace.links.get(name, Traffic()) for trace in middle]
-        found[name] = Traffic(*(statistics.fmean(column) for column in zip(*each, strict=True)))  # type: ignore[arg-type]
+        each = [trace.links.get(name, Traffic()) for trace in chosen]
+        found[name] = Traffic(*(statistics.median(column) for column in zip(*each, strict=True)))  # type: ignore[arg-type]
     return found
 
 
-def least_wait(traces: Iterable[StepTrace]) -> float:
+def least_wait(traces: Sequence[StepTrace]) -> float:
     """The shortest wait of a traced step."""
-    return min((trace.parts.get(WAIT, 0.0) for trace in traces), default=0.0)
+    return min((trace.parts.get(WAIT, 0.0) for trace in whole(traces)), default=0.0)
+
+
+def whole(traces: Sequence[StepTrace]) -> Sequence[StepTrace]:
+    """Those with as many messages as any has, if they are not exceptions.
+
+    While another worker's trace ends, TensorFlow leaves transfers out of this one's.
+    """
+    counts = [
+        sum(line.pull_messages + line.push_messages for line in trace.links.values()) for trace in traces
+    ]
+    found = [trace for trace, count in zip(traces, counts, strict=True) if count == max(counts)]
+    return found if len(found) >= MIN_WHOLE * len(traces) else traces
 
 
 def _middle(traces: Sequence[StepTrace]) -> Sequence[StepTrace]:

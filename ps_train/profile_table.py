@@ -23,14 +23,14 @@ def lines(profiles: Sequence[Profile]) -> list[str]:
     found = _aligned([("worker", "steps/s", "ms/step", *PARTS, "CPU"), *rows])
     links = [(p.worker, name, ps) for p in profiles for name, ps in p.ps.items()]
     found += _aligned([
-        ("line", "MB from", "MB to", "messages", "MB/s from", "of", "MB/s to", "of", "CPU of ps"),
+        ("line", "MB pulled", "pushed", "messages", "MB/s pull", "alone", "MB/s push", "alone", "CPU of ps"),
         *(_link_row(worker, name, ps) for worker, name, ps in links),
     ])  # fmt: skip
     found += bars(profiles)
     notes = [p.worker for p in profiles if not p.is_probe_alone]
     if notes:
         found.append(
-            f"Others trained while {', '.join(notes)} probed: the links may give more than is shown under 'of'."
+            f"Others trained while {', '.join(notes)} probed: the links may give more than is shown under 'alone'."
         )
     return found
 

@@ -26,12 +26,12 @@ from ps_train.logs import log
 from ps_train.net import is_own_address
 from ps_train.probe import LinkProbe
 from ps_train.processors import cpu_secs, num_cores
-from ps_train.profile import Evenly, Profile, PsFigures, least_wait, mean_parts, mean_traffic
+from ps_train.profile import Evenly, Profile, PsFigures, least_wait, mean_parts, usual_traffic
 from ps_train.verdict import judge
 
 GATE_SECS = 30.0
-WARM_STEPS, WARM_SECS = 10, 2.0
-MIN_BETWEEN, MIN_BETWEEN_SECS = 4, 0.25
+WARM_STEPS, WARM_SECS = 3, 2.0
+MIN_BETWEEN, MIN_BETWEEN_SECS = 2, 0.25
 MAX_TIMES = 1000
 PROBING, PROBED = "probing", "probed"
 
@@ -82,7 +82,7 @@ class Profiler:
         self._wait_while(lambda: any(self._record(task).get("profile") == PROBING for task in before))
         others = [self._record(task) for task in tasks if task != self._context.task]
         self._is_probe_alone = not any(r.get("local_steps") and r.get("state") == "training" for r in others)
-        
+
         def probe(step_context):
             self._link_rates = self._probe.run(step_hook.session)
 
@@ -180,7 +180,7 @@ class Profiler:
             },
             ps={
                 name: self._ps_figures(name, traffic, cores_used)
-                for name, traffic in mean_traffic(traces).items()
+                for name, traffic in usual_traffic(traces).items()
             },
             rates=self._first.rates_until(self._last),
         )

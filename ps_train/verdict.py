@@ -33,6 +33,8 @@ MANY_MESSAGES = 20
 BUSY_PS = 0.6
 # All tasks of one host together, of its processors: the system needs the rest.
 BUSY_HOST = 0.85
+# Of the share of a step in which ops compute. One op by itself keeps one processor busy if it gets it.
+STARVED = 0.6
 # The least of the mean waits of several workers over their mean, below which that worker is the one that is waited for.
 STRAGGLER = 0.5
 
@@ -74,7 +76,7 @@ def judge(profiles: Sequence[Profile]) -> Verdict:
         return Verdict(INPUT_BOUND, f"the next batch is waited for during {share}", _input_advice(profiles))
     if group == COMPUTE:
         return Verdict(COMPUTE_BOUND, f"{share} is arithmetic on the worker", _compute_advice(profiles))
-    why = f"{share} is neither: starting and ending a step costs more than what is in it"
+    why = f"{share} is none of these: starting and ending it, scalars on their way, gaps between small ops"
     return Verdict(OVERHEAD_BOUND, why, ["A larger --batch_size has fewer steps do the same work."])
 
 
@@ -202,6 +204,12 @@ def _compute_advice(profiles: Sequence[Profile]) -> list[str]:
     ):
         lines.append(
             f"Here they share {profiles[0].cores} processors, all of them busy: more workers on this host do not help."
+        )
+    shares = group_shares(profiles)
+    used = statistics.fmean(profile.cores_used for profile in profiles)
+    if used < STARVED * shares[COMPUTE]:
+        lines.append(
+            f"A worker kept only {used:.1f} processors busy: other programs use this host, or an op sleeps, as a py_function may."
         )
     return lines
 
