@@ -149,7 +149,7 @@ def mean_parts(traces: Sequence[StepTrace], step_secs: float) -> dict[str, float
         part: inside * sum(trace.parts.get(part, 0.0) for trace in usual) / total if total else 0.0
         for part in PARTS
     }
-    parts[OTHER] += step_secs - sum(parts.values())
+    parts[OTHER] += max(step_secs - sum(parts.values()), 0.0)
     return parts
 
 
@@ -160,7 +160,7 @@ def usual_traffic(traces: Sequence[StepTrace]) -> dict[str, Traffic]:
     found = {}
     for name in names:
         each = [trace.links.get(name, Traffic()) for trace in chosen]
-        found[name] = Traffic(*(statistics.median(column) for column in zip(*each, strict=True)))  # type: ignore[arg-type]
+        found[name] = Traffic(*(statistics.median(column) for column in zip(*each, strict=True)))
     return found
 
 

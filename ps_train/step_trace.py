@@ -14,9 +14,10 @@ What TensorFlow notes of a step, and what is made of it:
   that a transfer began is not used, since that mixes the clocks of both hosts. Each tensor is there once, as it is sent once;
 - scalars, such as learning rate, stamps and the global step, count as messages and bytes. Their time is `other`.
 
-Clocks of hosts may differ. A ps's clock is shifted by the least by which no tensor arrives before it was sent
-(`timeline.clock_shift`). So a part may be wrong by the time that a message takes, when that of the other host is off by more; what
-goes on within one host (input, compute, update, wait) is measured by its clock alone, and the step's length by this worker's.
+Clocks of hosts may differ. A ps's clock is taken as it is while no tensor arrives before it was sent, and else shifted to the
+middle of what is possible (`timeline.clock_shift`). What goes on within one host (input, compute, update, wait) is measured by
+its clock alone, the step's length by this worker's, and so is what pull and push take together; how that is divided between these
+two may be wrong by as much as the clocks may be off, which is less than the time of the quickest message.
 """
 
 from __future__ import annotations

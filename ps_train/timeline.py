@@ -11,6 +11,7 @@ last, as the others alone would not have held the step up; to nothing that is kn
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
@@ -62,17 +63,21 @@ def covered_secs(spans: Iterable[Span]) -> float:
 
 
 def clock_shift(lowest: float, highest: float) -> float:
-    """What to add to another host's clock: the smallest change by which no effect comes before its cause.
+    """What to add to another host's clock, so that no effect comes before its cause.
+
+    Nothing, if that is so already. Else the middle of what is possible, as if messages took as long one way as the other.
 
     Args:
       lowest: the other clock is at least so much behind: something was sent from here before it was received there.
       highest: and at most so much: something was sent from there before it was received here.
 
     >>> clock_shift(-0.5, 0.3), clock_shift(2.0, 3.0), clock_shift(-9.0, -8.0)
-    (0.0, 2.0, -8.0)
-    >>> clock_shift(1.0, 0.8)
-    0.9
+    (0.0, 2.5, -8.5)
+    >>> clock_shift(1.0, 0.75), clock_shift(1.0, float("inf"))  # the first two contradict each other, by the clocks' own error
+    (0.875, 1.0)
     """
-    if lowest > highest:  # by less than the clocks' own error
-        return (lowest + highest) / 2
-    return min(max(0.0, lowest), highest)
+    if lowest <= 0.0 <= highest:
+        return 0.0
+    if math.isinf(lowest) or math.isinf(highest):
+        return highest if math.isinf(lowest) else lowest
+    return (lowest + highest) / 2

@@ -8,9 +8,9 @@
    transfer (pull, push and the update on the ps), waiting for others, and the rest. The largest group names the verdict.
 2. In sync the update is made while the workers wait. What the least of all waits took is the update; only what is beyond it is
    waiting for others.
-3. A transfer is slow for one of four reasons, looked for in this order: a link is full (FULL_LINK); there are very many small
-   messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES); the processors of a ps are busy (BUSY_PS, BUSY_HOST), or most of the time is
-   the update's; else it is the delay of each message.
+3. A transfer is slow for one of five reasons, looked for in this order: most of its time is the update's; a link is full
+   (FULL_LINK), if it is one: loopback is processors; there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES); the
+   processors of a ps are busy (BUSY_PS), or those of a host that has all tasks (BUSY_HOST); else it is the delay of each message.
 """
 
 from __future__ import annotations
@@ -136,6 +136,13 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
     moved = sum(ps.traffic.pulled_bytes + ps.traffic.pushed_bytes for ps in first.ps.values())
     count = sum(ps.traffic.pull_messages + ps.traffic.push_messages for ps in first.ps.values())
     begin = f"{share} moves {as_bytes(round(moved))} in {count:.0f} messages and applies them"
+    busiest = max(all_ps, key=lambda ps: (ps.cores_used or 0.0) / (ps.cores or 1))
+    used, cores = busiest.cores_used or 0.0, busiest.cores or 1
+    busy = f"{begin}, and a ps keeps {used:.1f} of {cores} processors busy"
+    busy += f", all tasks here {host_used(profiles):.1f}" if is_local else ""
+    update = statistics.fmean(p.parts[UPDATE] + _update_in_wait(profiles, p) for p in profiles)
+    if update > statistics.fmean(p.parts[PULL] + p.parts[PUSH] for p in profiles):
+        return Verdict(PS_CPU_BOUND, f"{busy}; most of that is the update", _ps_advice(first, is_local))
     if line is not None and line.used >= FULL_LINK and not is_local:
         why = f"{begin}, and the link of {line.ps} is used to {100 * line.used:.0f}% ({line.way})"
         return Verdict(WIRE_BOUND, why, _wire_advice(first))
@@ -148,16 +155,8 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
         return Verdict(
             MESSAGE_BOUND, why, ["--pack_bytes=auto has small variables and gradients travel together."]
         )
-    busiest = max(all_ps, key=lambda ps: (ps.cores_used or 0.0) / (ps.cores or 1))
-    used, cores = busiest.cores_used or 0.0, busiest.cores or 1
-    update = statistics.fmean(p.parts[UPDATE] + _update_in_wait(profiles, p) for p in profiles)
-    transit = statistics.fmean(p.parts[PULL] + p.parts[PUSH] for p in profiles)
-    is_host_busy = is_local and host_used(profiles) >= BUSY_HOST * cores
-    if used >= BUSY_PS * cores or update > transit or is_host_busy:
-        why = f"{begin}, and a ps keeps {used:.1f} of {cores} processors busy"
-        if is_local:
-            why += f", all tasks here {host_used(profiles):.1f}"
-        return Verdict(PS_CPU_BOUND, why, _ps_advice(first, is_local))
+    if used >= BUSY_PS * cores or is_local and host_used(profiles) >= BUSY_HOST * cores:
+        return Verdict(PS_CPU_BOUND, busy, _ps_advice(first, is_local))
     use = "" if line is None else f", though no link is used to more than {100 * line.used:.0f}%"
     why = f"{begin}{use} and no ps is busy: each message takes its time"
     return Verdict(WIRE_BOUND, why, _delay_advice(first))
@@ -235,12 +234,12 @@ def _ps_advice(profile: Profile, is_local: bool) -> list[str]:
 
 
 def _delay_advice(profile: Profile) -> list[str]:
-    lines = ["--pack_bytes=auto sends fewer messages."] if profile.settings.get("pack_bytes") == 0 else []
-    return [
-        *lines,
-        "A larger --batch_size has fewer steps do the same work.",
-        "--update=async has workers not wait for each other.",
-    ][: 3 if profile.settings.get("update") == "sync" else 2]
+    lines = ["A larger --batch_size has fewer steps do the same work."]
+    if profile.settings.get("pack_bytes") == 0:
+        lines.insert(0, "--pack_bytes=auto sends fewer messages.")
+    if profile.settings.get("update") == "sync":
+        lines.append("--update=async needs fewer round trips in a step.")
+    return lines
 
 
 def _num_workers(profiles: Sequence[Profile]) -> int:
