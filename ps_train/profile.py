@@ -1,8 +1,8 @@
 """What a worker has found out about its own steps, as values: what is kept of the traces, and the figures made of it.
 
     traces = Evenly(limit=20)
-    traces.add(trace)                                    # of each step that was traced
-    profile = summarize(traces.values, step_secs=..., ...)
+    traces.append(trace)                                 # of each step that was traced
+    parts = mean_parts(traces.values, step_secs)
     Profile.from_dict(json.loads(...))                   # as the report file has it
 
 The parts of a step are measured in steps that are traced, which takes time, and scaled to the step that is not: by how long
@@ -50,13 +50,22 @@ class Evenly(Generic[T]):
         self.stride = 1
 
     def add(self, value: T) -> None:
-        """Offers a value."""
+        """Offers a value, and keeps it if its turn has come."""
         if self._offered % self.stride == 0:
             if len(self.values) == self._limit:
-                self.values, self.stride = self.values[::2], 2 * self.stride
+                self._thin()
             if self._offered % self.stride == 0:
                 self.values.append(value)
         self._offered += 1
+
+    def append(self, value: T) -> None:
+        """Keeps a value: whoever makes them makes fewer by `stride`."""
+        self.values.append(value)
+        if len(self.values) > self._limit:
+            self._thin()
+
+    def _thin(self) -> None:
+        self.values, self.stride = self.values[::2], 2 * self.stride
 
 
 @dataclass(frozen=True)
@@ -172,7 +181,8 @@ def least_wait(traces: Sequence[StepTrace]) -> float:
 def whole(traces: Sequence[StepTrace]) -> Sequence[StepTrace]:
     """Those with as many messages as any has, if they are not exceptions.
 
-    While another worker's trace ends, TensorFlow leaves transfers out of this one's.
+    TensorFlow tells the tasks to note their transfers while the step begins already, and not to while another worker's traced
+    step may not be over: some are left out.
     """
     counts = [
         sum(line.pull_messages + line.push_messages for line in trace.links.values()) for trace in traces

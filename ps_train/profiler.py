@@ -8,8 +8,9 @@
 
 1. When the session is there, the worker waits until all workers of the cluster have come, or GATE_SECS, and those of them that
    profile probe their links, one after the other. Nobody that profiles makes a step before all have.
-2. After WARM_STEPS and WARM_SECS, steps are timed, and now and then one is traced. For as long as the job may be, the traces
-   that are kept are spread evenly over it (`profile.Evenly`). There are MIN_BETWEEN steps at least between two of them.
+2. After WARM_STEPS and WARM_SECS, steps are timed, and now and then one is traced, with MIN_BETWEEN steps and MIN_BETWEEN_SECS
+   between two, and longer ones the more there are: however long the job is, the traces are spread evenly over it
+   (`profile.Evenly`).
 3. At the end the profile goes into the report, and with its verdict into the log.
 """
 
@@ -42,11 +43,11 @@ class Profiler:
     Args:
       runtime: session.TaskRuntime.
       config: TrainConfig, with profile_steps.
-      clock: seconds.
+      clock, sleep: for tests.
     """
 
-    def __init__(self, runtime, config, clock=time.perf_counter):
-        self._runtime, self._config, self._clock = runtime, config, clock
+    def __init__(self, runtime, config, clock=time.perf_counter, sleep=time.sleep):
+        self._runtime, self._config, self._clock, self._sleep = runtime, config, clock, sleep
         self._context, self._monitor = runtime.context, runtime.monitor
         self._probe = LinkProbe(runtime.context)
         self._link_rates = {}
@@ -98,7 +99,7 @@ class Profiler:
         until = self._clock() + GATE_SECS
         while condition() and self._clock() < until:
             self._runtime.guard.check()
-            time.sleep(0.05)
+            self._sleep(0.05)
 
     # In each step.
 
@@ -108,7 +109,7 @@ class Profiler:
 
     def wants_trace(self):
         """Whether the next step is to be traced."""
-        is_time = self._clock() >= self._traced_at + MIN_BETWEEN_SECS
+        is_time = self._clock() >= self._traced_at + MIN_BETWEEN_SECS * self._traces.stride
         return self._is_warm and self._since_trace >= MIN_BETWEEN and is_time
 
     @property
@@ -133,7 +134,7 @@ class Profiler:
 
     def note_trace(self, secs, step_stats):
         """A step that was traced."""
-        self._traces.add(step_trace.read(step_stats, str(self._context.task)))
+        self._traces.append(step_trace.read(step_stats, str(self._context.task)))
         self._traced_times.add(secs)
         self._last = self._look()
         self._since_trace, self._traced_at = 0, self._clock()

@@ -1,5 +1,6 @@
 """What is kept of the traces, and the figures that are made of them."""
 
+import itertools
 import json
 
 import pytest
@@ -24,13 +25,23 @@ def test_what_is_kept_is_spread_evenly(offered):
     assert offered < 8 or len(kept.values) >= 4
 
 
+def test_those_that_are_made_one_by_one_are_spread_by_making_fewer():
+    kept, due = Evenly(8), 0
+    for now in range(1000):
+        if now >= due:
+            kept.append(now)
+            due = now + kept.stride
+    gaps = {later - earlier for earlier, later in itertools.pairwise(kept.values)}
+    assert 4 <= len(kept.values) <= 8 and max(gaps) <= 2 * min(gaps)
+
+
 def test_parts_add_up_to_the_untraced_step():
     traces = [trace(10, compute=6, pull=4)] * 3
     shorter = mean_parts(traces, 0.005)  # tracing has slowed it down
     assert (shorter["compute"], shorter["pull"], shorter["other"]) == (
         pytest.approx(0.003),
         pytest.approx(0.002),
-        0.0,
+        pytest.approx(0),
     )
     longer = mean_parts(traces, 0.012)  # with what is before the first event and after the last
     assert (longer["compute"], longer["other"]) == (pytest.approx(0.006), pytest.approx(0.002))

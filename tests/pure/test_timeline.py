@@ -63,6 +63,8 @@ def test_no_span():
         (0.25, float("inf"), 0.25),
         (float("-inf"), -0.5, -0.5),
         (0.5, 0.25, 0.375),
+        (1.0, 2.0, 1.5),
+        (-3.0, -1.0, -2.0),
     ],
 )
 def test_clock_shift(lowest, highest, shift):
