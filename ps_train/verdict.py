@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -164,14 +165,26 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
 
 def _judge_wait(profiles: Sequence[Profile], share: str) -> Verdict:
     why = f"{share} waits for the gradients of other workers"
-    waits = {profile.worker: profile.parts[WAIT] for profile in profiles}
-    last = min(waits, key=lambda name: waits[name])
-    if len(waits) > 1 and waits[last] < STRAGGLER * statistics.fmean(waits.values()):
-        why += f"; {last} is the slow one"
-    return Verdict(WAIT_BOUND, why, [
+    advice = [
         "--replicas_to_aggregate=N, less than the workers, goes on without the last ones.",
         "--update=async has nobody wait.",
-    ])  # fmt: skip
+    ]
+    waits = {profile.worker: profile.parts[WAIT] for profile in profiles}
+    slow = min(profiles, key=lambda profile: profile.parts[WAIT])
+    if len(waits) > 1 and slow.parts[WAIT] < STRAGGLER * statistics.fmean(waits.values()):
+        shares = {name: value for name, value in group_shares([slow]).items() if name != WAIT}
+        reason = max(shares, key=lambda name: shares[name])
+        why += f"; {slow.worker} is the slow one, {reason} takes {100 * shares[reason]:.0f}% of its step"
+        advice = [*judge([_without_wait(slow)]).advice[:1], *advice]
+    return Verdict(WAIT_BOUND, why, advice)
+
+
+def _without_wait(profile: Profile) -> Profile:
+    """The profile as it would be if nobody were waited for."""
+    step_secs = profile.step_secs - profile.parts[WAIT]
+    return dataclasses.replace(
+        profile, parts={**profile.parts, WAIT: 0.0}, step_secs=step_secs, least_wait_secs=0.0
+    )
 
 
 def host_used(profiles: Sequence[Profile]) -> float:

@@ -130,11 +130,13 @@ def test_waiting_for_a_slow_worker():
     sync = {"update": "sync"}
     found = judge([
         worker("worker:0", wait=60, compute=20, least_wait=40, settings=sync),
-        worker("worker:1", wait=2, compute=40, least_wait=1, settings=sync),
+        worker("worker:1", wait=2, input=50, compute=40, least_wait=1, settings=sync),
         worker("worker:2", wait=70, compute=20, least_wait=40, settings=sync),
     ])  # fmt: skip
-    assert found.kind == "waiting for others" and found.why.endswith("; worker:1 is the slow one")
-    assert "--replicas_to_aggregate" in found.advice[0]
+    assert found.kind == "waiting for others" and found.why.endswith(
+        "; worker:1 is the slow one, input takes 50% of its step"
+    )
+    assert "num_parallel_calls" in found.advice[0] and "--replicas_to_aggregate" in found.advice[1]
 
 
 def test_a_wait_that_everybody_has_is_the_update():
