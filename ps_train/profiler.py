@@ -23,6 +23,7 @@ from ps_train import profile_table, step_trace
 from ps_train.addresses import split_address
 from ps_train.compat import tf1
 from ps_train.hooks import StepRunner
+from ps_train.liveness import line_throttle
 from ps_train.logs import log
 from ps_train.net import is_own_address
 from ps_train.probe import LinkProbe
@@ -78,9 +79,9 @@ class Profiler:
           step_hook: StepHook, which knows the raw session.
         """
         tasks = self._context.cluster.training_tasks
-        self._wait_while(lambda: not all(self._record(task) for task in tasks))
+        self._wait_for("start of", lambda: [task for task in tasks if not self._record(task)])
         before = tasks[: tasks.index(self._context.task)]
-        self._wait_while(lambda: any(self._record(task).get("profile") == PROBING for task in before))
+        self._wait_for("probe of the links by", lambda: self._probing(before))
         others = [self._record(task) for task in tasks if task != self._context.task]
         self._is_probe_alone = not any(r.get("local_steps") and r.get("state") == "training" for r in others)
 
@@ -89,16 +90,31 @@ class Profiler:
 
         sess.run_step_fn(probe)
         self._monitor.post(profile=PROBED)
-        self._wait_while(lambda: any(self._record(task).get("profile") == PROBING for task in tasks))
+        self._wait_for("probe of the links by", lambda: self._probing(tasks))
+
+    def _probing(self, tasks):
+        return [task for task in tasks if self._record(task).get("profile") == PROBING]
 
     def _record(self, task):
         own = task == self._context.task
         return {"profile": self._monitor.get("profile")} if own else self._monitor.view().record(str(task))
 
-    def _wait_while(self, condition):
-        until = self._clock() + GATE_SECS
-        while condition() and self._clock() < until:
+    def _wait_for(self, what, find_missing):
+        """Waits until `find_missing` gives no task any more, for GATE_SECS at most."""
+        start = self._clock()
+        line_due = line_throttle(start)
+        while (missing := find_missing()) and (now := self._clock()) < start + GATE_SECS:
             self._runtime.guard.check()
+            if line_due.is_due(now):
+                cluster = self._context.cluster
+                named = ", ".join(f"{task} at {cluster.address(task)}" for task in missing)
+                log.info(
+                    "waiting for the %s %s: %.0f s so far, going on after %g s",
+                    what,
+                    named,
+                    now - start,
+                    GATE_SECS,
+                )
             self._sleep(0.05)
 
     # In each step.

@@ -1,6 +1,7 @@
 """What a traced step of real servers says about its bytes, against the sizes of what was built; the probe; the worker's turn."""
 
 import functools
+import logging
 
 import numpy as np
 import pytest
@@ -31,6 +32,13 @@ def servers():
 @pytest.fixture(autouse=True)
 def no_task_left_behind(monkeypatch):
     monkeypatch.setattr(task_context, "_current", [])
+
+
+@pytest.fixture
+def lines(caplog, monkeypatch):
+    monkeypatch.setattr(profiler.log, "propagate", True)
+    caplog.set_level(logging.INFO, logger="ps_train")
+    return lambda: [record.getMessage() for record in caplog.records]
 
 
 @pytest.fixture
@@ -206,9 +214,12 @@ def test_workers_probe_one_after_the_other_and_none_trains_meanwhile():
     assert probed == pytest.approx(3, abs=0.1) and went_on == pytest.approx(7, abs=0.1) and is_alone
 
 
-def test_a_worker_that_does_not_come_or_never_probes_is_not_waited_for_for_ever():
+def test_a_worker_that_does_not_come_or_never_probes_is_not_waited_for_for_ever(lines):
     probed, went_on, _ = probe_with(Clock(), "worker:1", {"worker:1": {}})
     assert probed == went_on == pytest.approx(profiler.GATE_SECS, abs=0.1)
+    assert lines()[0] == (
+        "waiting for the start of worker:0 at w0:1, worker:2 at w2:1: 2 s so far, going on after 30 s"
+    )
 
 
 def test_others_that_do_not_profile_are_not_waited_for_but_told_of():
@@ -245,7 +256,7 @@ def test_traces_come_after_the_first_steps_and_ever_more_seldom(monkeypatch):
     assert 2 <= len(made._traces.values) <= 4
 
 
-def test_the_profile_is_in_the_report_and_the_table_in_the_log(monkeypatch, caplog):
+def test_the_profile_is_in_the_report_and_the_table_in_the_log(monkeypatch, lines):
     clock = Clock()
     record = {"run": "a", "beat": 0, "local_steps": 0, "cpu_secs": 1.0, "cores": 4}
     made = make_profiler("worker:0", {"worker:0": record, "worker:1": record}, clock, batch_size=7)
@@ -268,9 +279,11 @@ def test_the_profile_is_in_the_report_and_the_table_in_the_log(monkeypatch, capl
     )
     assert found["rates"] == {"worker:0": 100.0} and found["settings"]["batch_size"] == 7
     assert sum(found["parts"].values()) == pytest.approx(0.01)
+    assert lines()[0].startswith("worker ") and "verdict: compute-bound: 100% of a step" in "\n".join(lines())
 
 
-def test_a_training_that_was_too_short(caplog):
+def test_a_training_that_was_too_short(lines):
     made = make_profiler("worker:0", {}, Clock())
     made.finish()
     assert made._runtime.report.profile is None
+    assert lines() == ["no step was traced: the training was too short for --profile_steps"]
