@@ -7,7 +7,7 @@
         runner.loop(sess)
 
 1. When the session is there, the worker waits until all workers of the cluster have come, or GATE_SECS, and those of them that
-   profile probe their links, one after the other. Nobody that profiles makes a step before all have.
+   profile, as their records say, probe their links, one after the other. Nobody that profiles makes a step before all have.
 2. After WARM_STEPS and WARM_SECS, steps are timed, and now and then one is traced, with MIN_BETWEEN steps and MIN_BETWEEN_SECS
    between two, and longer ones the more there are: however long the job is, the traces are spread evenly over it
    (`profile.Evenly`).
@@ -21,6 +21,7 @@ from typing import Any
 
 from ps_train import profile_table, step_trace
 from ps_train.addresses import split_address
+from ps_train.cluster import ENDED, UP
 from ps_train.compat import tf1
 from ps_train.hooks import StepRunner
 from ps_train.liveness import line_throttle
@@ -79,7 +80,7 @@ class Profiler:
           step_hook: StepHook, which knows the raw session.
         """
         tasks = self._context.cluster.training_tasks
-        self._wait_for("start of", lambda: [task for task in tasks if not self._record(task)])
+        self._wait_for("start of", lambda: [task for task in tasks if not self._is_decided(task)])
         before = tasks[: tasks.index(self._context.task)]
         self._wait_for("probe of the links by", lambda: self._probing(before))
         others = [self._record(task) for task in tasks if task != self._context.task]
@@ -94,6 +95,11 @@ class Profiler:
 
     def _probing(self, tasks):
         return [task for task in tasks if self._record(task).get("profile") == PROBING]
+
+    def _is_decided(self, task):
+        """Whether it is known if a worker profiles: it says so before it has a session."""
+        record = self._record(task)
+        return bool(record.get("profile")) or record.get("state") in (*UP, *ENDED)
 
     def _record(self, task):
         own = task == self._context.task

@@ -10,7 +10,7 @@
    waiting for others.
 3. A transfer is slow for one of five reasons, looked for in this order: most of its time is the update's; a link is full
    (FULL_LINK), if it is one: loopback is processors; there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES); the
-   processors of a ps are busy (BUSY_PS), or those of a host that has all tasks (BUSY_HOST); else it is the delay of each message.
+   processors of a ps are busy (BUSY_PS), those of a host that has all tasks (BUSY_HOST), or its loopback (FULL_LINK); else it is the delay of each message.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
     update = statistics.fmean(p.parts[UPDATE] + _update_in_wait(profiles, p) for p in profiles)
     if update > statistics.fmean(p.parts[PULL] + p.parts[PUSH] for p in profiles):
         return Verdict(PS_CPU_BOUND, f"{busy}; most of that is the update", _ps_advice(first, is_local))
-    if line is not None and line.used >= FULL_LINK and not is_local:
+    is_full = line is not None and line.used >= FULL_LINK
+    if line is not None and is_full and not is_local:
         why = f"{begin}, and the link of {line.ps} is used to {100 * line.used:.0f}% ({line.way})"
         return Verdict(WIRE_BOUND, why, _wire_advice(first))
     if (
@@ -156,8 +157,13 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
         return Verdict(
             MESSAGE_BOUND, why, ["--pack_bytes=auto has small variables and gradients travel together."]
         )
-    if used >= BUSY_PS * cores or is_local and host_used(profiles) >= BUSY_HOST * cores:
-        return Verdict(PS_CPU_BOUND, busy, _ps_advice(first, is_local))
+    if used >= BUSY_PS * cores or is_local and (is_full or host_used(profiles) >= BUSY_HOST * cores):
+        full = (
+            f"; loopback, whose bytes processors copy, is used to {100 * line.used:.0f}%"
+            if line and is_full
+            else ""
+        )
+        return Verdict(PS_CPU_BOUND, busy + full, _ps_advice(first, is_local))
     use = "" if line is None else f", though no link is used to more than {100 * line.used:.0f}%"
     why = f"{begin}{use} and no ps is busy: each message takes its time"
     return Verdict(WIRE_BOUND, why, _delay_advice(first))

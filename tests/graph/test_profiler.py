@@ -214,6 +214,12 @@ def test_workers_probe_one_after_the_other_and_none_trains_meanwhile():
     assert probed == pytest.approx(3, abs=0.1) and went_on == pytest.approx(7, abs=0.1) and is_alone
 
 
+def test_a_worker_that_has_not_said_yet_whether_it_profiles_is_waited_for():
+    others = {"worker:0": {"state": "starting"}, "worker:1": {}, "worker:2": {"state": "left"}}
+    probed, *_ = probe_with(Clock(), "worker:1", others, {5: {**others, "worker:0": {"state": "training"}}})
+    assert probed == pytest.approx(5, abs=0.1)
+
+
 def test_a_worker_that_does_not_come_or_never_probes_is_not_waited_for_for_ever(lines):
     probed, went_on, _ = probe_with(Clock(), "worker:1", {"worker:1": {}})
     assert probed == went_on == pytest.approx(profiler.GATE_SECS, abs=0.1)

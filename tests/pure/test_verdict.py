@@ -108,11 +108,17 @@ def test_a_busy_ps():
 
 def test_one_host_whose_processors_copy():
     """Loopback is no wire: what a link gives there is what the processors do."""
-    local = ps(link=1100, used=1.0, is_local=True)
+    local = ps(link=2000, used=1.0, is_local=True)
     found = judge([worker(pull=60, ps_figures=local, cores_used=1.4)])
     assert found.kind == "ps-CPU-bound" and found.why.endswith(
         "a ps keeps 1.0 of 4 processors busy, all tasks here 3.8"
     )
+
+
+def test_a_full_loopback():
+    found = judge([worker(pull=60, ps_figures=ps(link=1000, used=0.5, is_local=True), cores_used=0.5)])
+    assert found.kind == "ps-CPU-bound"
+    assert found.why.endswith("all tasks here 1.5; loopback, whose bytes processors copy, is used to 100%")
 
 
 def test_a_long_update():
