@@ -106,7 +106,8 @@ class Line(NamedTuple):
     Attributes:
       ps: its name.
       way: "pull" or "push".
-      used: the larger of the rate while something is under way, and that of all workers on an average, over the probe's.
+      used: over the probe's rate, the larger of the rate while something is under way, and that of all workers on an
+        average. In sync all workers pull at the same time, so that the first is that of all of them, too.
     """
 
     ps: str
@@ -119,9 +120,10 @@ def fullest_line(profiles: Sequence[Profile]) -> Line | None:
     lines = []
     for profile in profiles:
         steps_per_sec = sum(profile.rates.values()) or profile.steps_per_sec
+        together = _num_workers(profiles) if profile.settings.get("update") == "sync" else 1
         for name, ps in profile.ps.items():
             for way, num_bytes, rate, limit in (
-                (PULL, ps.traffic.pulled_bytes, ps.pull_rate, ps.link_pull_rate),
+                (PULL, ps.traffic.pulled_bytes, together * ps.pull_rate, ps.link_pull_rate),
                 (PUSH, ps.traffic.pushed_bytes, ps.push_rate, ps.link_push_rate),
             ):
                 if limit:
@@ -244,7 +246,9 @@ def _wire_advice(profile: Profile) -> list[str]:
 
 
 def _ps_advice(profile: Profile, is_local: bool) -> list[str]:
-    lines = [f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, share the work."]
+    lines = [
+        f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, share the work; a partitioner splits a large variable."
+    ]
     if is_local:
         lines.append(
             "On one host the bytes are copied by the same processors that compute: measure on real hosts, too."

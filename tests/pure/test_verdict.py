@@ -85,6 +85,11 @@ def test_a_link_that_is_full_with_what_all_workers_send():
     assert fullest_line([worker(ps_figures=figures)]).used == pytest.approx(303 / 900, abs=0.001)
 
 
+def test_workers_that_pull_at_the_same_time_share_the_link_of_the_ps():
+    line = fullest_line([worker(ps_figures=ps(link=2000), settings={"update": "sync", "num_workers": 2})])
+    assert line.way == "pull" and line.used == pytest.approx(1.0)
+
+
 def test_the_link_was_not_probed():
     figures = PsFigures(Traffic(20 * MB, 20 * MB, 4, 4, 0.02, 0.02))
     assert fullest_line([worker(ps_figures=figures)]) is None
