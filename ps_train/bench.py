@@ -58,7 +58,7 @@ def run_bench(
     made: list[Bench] = []
 
     def make(cluster: Any, screen: Screen) -> Bench:
-        made.append(Bench(config, cluster, roles, screen, summary, bench_secs))
+        made.append(Bench(bench_secs, config, cluster, roles, screen, summary))
         return made[-1]
 
     status = run_cluster(config, num_ps, num_workers, make, screen)
@@ -100,14 +100,18 @@ def conclude(profiles: Mapping[str, Profile], cpu_secs: Mapping[str, float | Non
 class Bench(LocalCluster):
     """The cluster, from its start to the table.
 
+    Args:
+      bench_secs: how long to measure.
+      *args: a LocalCluster's.
+
     Attributes:
       profiles: at the end: name of each worker -> Profile.
       cpu_secs: at the end: name of each task -> processor seconds in which it trained or served.
     """
 
-    def __init__(self, *args: Any):
-        *rest, self._bench_secs = args
-        super().__init__(*rest)
+    def __init__(self, bench_secs: float, *args: Any):
+        super().__init__(*args)
+        self._bench_secs = bench_secs
         self.profiles: dict[str, Profile] = {}
         self.cpu_secs: dict[str, float | None] = {}
 

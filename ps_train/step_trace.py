@@ -12,6 +12,7 @@ What TensorFlow notes of a step, and what is made of it:
 - each tensor that has arrived from another task, with its bytes and, by the clock of the host that it came to, the time. It was
   under way from when the op had ended that made it: `pull` from a ps to this worker, `push` the other way. Where TensorFlow says
   that a transfer began is not used, since that mixes the clocks of both hosts. Each tensor is there once, as it is sent once;
+- nothing of the chief's synchronous update, which is no part of a worker's step: it sends scalars only, and its time is in `wait`;
 - scalars, such as learning rate, stamps and the global step, count as messages and bytes. Their time is `other`.
 
 Clocks of hosts may differ. A ps's clock is taken as it is while no tensor arrives before it was sent, and else shifted to the

@@ -101,7 +101,7 @@ def group_shares(profiles: Sequence[Profile]) -> dict[str, float]:
 
 
 class Line(NamedTuple):
-    """One direction of the line to a ps: how much of what the probe found is used; None: not probed.
+    """One direction of the line to a ps: how much of what the probe found is used.
 
     Attributes:
       ps: its name.
