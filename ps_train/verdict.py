@@ -8,9 +8,9 @@
    transfer (pull, push and the update on the ps), waiting for others, and the rest. The largest group names the verdict.
 2. In sync the update is made while the workers wait. What the least of all waits took is the update; only what is beyond it is
    waiting for others.
-3. A transfer is slow for one of five reasons, looked for in this order: most of its time is the update's; a link is full
-   (FULL_LINK), if it is one: loopback is processors; there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES); the
-   processors of a ps are busy (BUSY_PS), those of a host that has all tasks (BUSY_HOST), or its loopback (FULL_LINK); else it is the delay of each message.
+3. A transfer is slow for one of these reasons, looked for in this order: most of its time is the update's; a link is full
+   (FULL_LINK); there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES); the processors of a ps are busy (BUSY_PS), or
+   those of a host that has all tasks (BUSY_HOST); loopback, which is no link, is full; else it is the delay of each message.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ COMPUTE_BOUND, INPUT_BOUND, WIRE_BOUND, MESSAGE_BOUND, PS_CPU_BOUND, WAIT_BOUND,
     "overhead-bound",
 )  # fmt: skip
 TRANSFER = "transfer"
+ON_ONE_HOST = (
+    "On one host the bytes are copied by the same processors that compute: measure on real hosts, too."
+)
 
 
 class Verdict(NamedTuple):
@@ -159,13 +162,11 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
         return Verdict(
             MESSAGE_BOUND, why, ["--pack_bytes=auto has small variables and gradients travel together."]
         )
-    if used >= BUSY_PS * cores or is_local and (is_full or host_used(profiles) >= BUSY_HOST * cores):
-        full = (
-            f"; loopback, whose bytes processors copy, is used to {100 * line.used:.0f}%"
-            if line and is_full
-            else ""
-        )
-        return Verdict(PS_CPU_BOUND, busy + full, _ps_advice(first, is_local))
+    if used >= BUSY_PS * cores or is_local and host_used(profiles) >= BUSY_HOST * cores:
+        return Verdict(PS_CPU_BOUND, busy, _ps_advice(first, is_local))
+    if line is not None and is_full:
+        why = f"{begin}, as fast as loopback lets them: {100 * line.used:.0f}% of it ({line.way})"
+        return Verdict(WIRE_BOUND, why, [ON_ONE_HOST, *_wire_advice(first)])
     use = "" if line is None else f", though no link is used to more than {100 * line.used:.0f}%"
     why = f"{begin}{use} and no ps is busy: each message takes its time"
     return Verdict(WIRE_BOUND, why, _delay_advice(first))
@@ -250,9 +251,7 @@ def _ps_advice(profile: Profile, is_local: bool) -> list[str]:
         f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, share the work; a partitioner splits a large variable."
     ]
     if is_local:
-        lines.append(
-            "On one host the bytes are copied by the same processors that compute: measure on real hosts, too."
-        )
+        lines.append(ON_ONE_HOST)
     return [*lines, "A larger --batch_size makes fewer updates for the same data."]
 
 

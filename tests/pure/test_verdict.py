@@ -122,8 +122,10 @@ def test_one_host_whose_processors_copy():
 
 def test_a_full_loopback():
     found = judge([worker(pull=60, ps_figures=ps(link=1000, used=0.5, is_local=True), cores_used=0.5)])
-    assert found.kind == "ps-CPU-bound"
-    assert found.why.endswith("all tasks here 1.5; loopback, whose bytes processors copy, is used to 100%")
+    assert found.kind == "wire-bound" and found.why.endswith(
+        "as fast as loopback lets them: 100% of it (pull)"
+    )
+    assert found.advice[0].endswith("measure on real hosts, too.") and "bfloat16" in found.advice[1]
 
 
 def test_a_long_update():
