@@ -66,15 +66,19 @@ def run_bench(
         return status
     found = conclude(made[0].profiles, made[0].cpu_secs)
     if report_file is not None:
-        try:
-            write_json(report_file, found)
-        except OSError as error:
-            raise UsageError(
-                f"The report {report_file} cannot be written: {error.strerror}. Choose another --report_file."
-            ) from None
+        _write(report_file, found)
     if is_json:
         print(json.dumps(found), flush=True)
     return status
+
+
+def _write(report_file: str, found: dict[str, Any]) -> None:
+    try:
+        write_json(report_file, found)
+    except OSError as error:
+        raise UsageError(
+            f"The report {report_file} cannot be written: {error.strerror}. Choose another --report_file."
+        ) from None
 
 
 def conclude(profiles: Mapping[str, Profile], cpu_secs: Mapping[str, float | None]) -> dict[str, Any]:
