@@ -164,6 +164,8 @@ class TrainConfig:
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
+    profile_steps: int = 0
+    """How many steps a worker traces, spread over the run, to tell where the time goes; 0: none."""
     report_file: str | None = None
     """Where the task writes its JSON report at its end."""
     log_dir: str | None = None
@@ -210,7 +212,8 @@ class TrainConfig:
             "eval_steps",
         ):
             found += _out_of_range(name, getattr(self, name), minimum=1)
-        found += _out_of_range("keep_checkpoint_max", self.keep_checkpoint_max, minimum=0)
+        for name in ("keep_checkpoint_max", "profile_steps"):
+            found += _out_of_range(name, getattr(self, name), minimum=0)
         for field in dataclasses.fields(self):
             if field.name.endswith("_secs"):
                 found += _not_a_duration(field.name, getattr(self, field.name))

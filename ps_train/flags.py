@@ -130,7 +130,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
     ),
     "Watching a job": (
         _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
-        FlagSpec("json", bool, False, "status: print JSON in place of the table"),
+        _field("profile_steps", int, "steps that a worker traces to tell where the time goes; 0: none"),
+        FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
+        FlagSpec("json", bool, False, "status, bench: print JSON in place of the table"),
     ),
     "Command line": (
         FlagSpec("flagfile", str, None, "read flags from this file, one per line"),
@@ -142,7 +144,13 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
 
 
 NAMES = frozenset(spec.name for specs in GROUPS.values() for spec in specs)
-OF_ONE_COMMAND = {"kill": "chaos", "term": "chaos", "stop": "chaos", "json": "status"}
+OF_SOME_COMMANDS = {
+    "kill": ("chaos",),
+    "term": ("chaos",),
+    "stop": ("chaos",),
+    "bench_secs": ("bench",),
+    "json": ("status", "bench"),
+}
 
 
 def make_flags(problems: list[str] | None = None) -> flags.FlagValues:
@@ -310,11 +318,11 @@ def _unknown(word: str, values: flags.FlagValues) -> str:
 
 
 def _of_another_command(values: flags.FlagValues, words: Sequence[str]) -> list[str]:
-    """A line for each flag that only one command has, and the line has another one."""
+    """A line for each flag that only some commands have, and the line has another one."""
     return [
-        f"--{name} is a flag of the command {command}. Write python -m ps_train {command}, or leave it out."
-        for name, command in OF_ONE_COMMAND.items()
-        if values[name].value and command not in words
+        f"--{name} is a flag of the command {' or '.join(known)}. Write python -m ps_train {known[0]}, or leave it out."
+        for name, known in OF_SOME_COMMANDS.items()
+        if values[name].value and not set(known) & set(words)
     ]
 
 

@@ -74,6 +74,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._report.global_step = step
         self._monitor.post(state="training", step=step)
         self._started = self._started or self._clock()
+        self._report.begin_training()
         self._rate.start(step, self._report.local_steps)
         self._asked = ""
         self.is_last = self.is_reached = self._is_reached(step)

@@ -76,17 +76,37 @@ def run_local(config: TrainConfig, num_ps: int, num_workers: int, roles: Roles) 
     Raises:
       UsageError: a directory cannot be made, a file not be written, a process not be started.
     """
-    screen = Screen()
+    asked, config = config, fill_in(config)
+
+    def make(cluster: Cluster, screen: Screen) -> LocalCluster:
+        return LocalCluster(config, cluster, roles, screen, Summary(asked, config, num_ps, num_workers))
+
+    return run_cluster(config, num_ps, num_workers, make, Screen())
+
+
+def run_cluster(
+    config: TrainConfig,
+    num_ps: int,
+    num_workers: int,
+    make: Callable[[Cluster, Screen], LocalCluster],
+    screen: Screen,
+) -> int:
+    """Runs what `make` makes of a cluster on free ports, to its end; as `run_local`.
+
+    Args:
+      config: the settings, with their defaults.
+      num_ps, num_workers: size.
+      make: gives a LocalCluster that is not started yet.
+      screen: for all output.
+    """
     local = None
     try:
-        asked, config = config, fill_in(config)
         make_directories(config)
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # several tasks share this host's GPUs
         with net.reserve_ports(num_ps + num_workers) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
             cluster = Cluster.from_hosts(ps=addresses[:num_ps], worker=addresses[num_ps:])
-            summary = Summary(asked, config, num_ps, num_workers)
-            local = LocalCluster(config, cluster, roles, screen, summary)
+            local = make(cluster, screen)
             local.start()
             return local.run()
     except KeyboardInterrupt:
@@ -180,23 +200,26 @@ class LocalCluster:
             self._follower.close()
             if self._tasks:
                 self._show(is_urgent=True)
-            if self._signal is not None:
-                self._screen.complain(f"Stopped by {process.signal_name(self._signal)}.")
-                self._screen.complain(self._summary.saved(self._last_step()))
-                return 128 + self._signal
-            if self._failure is not None:
-                self._screen.complain(
-                    self._summary.saved(self._last_step(), can_go_on=not self._failure.is_permanent)
-                )
-                return self._failure.status
-            if self._finished:
-                self._screen.say(self._summary.nothing_left(self._finished))
-            else:
-                self._say_trained()
-            status = self._evaluate(inbox) if self._evaluation else EXIT_DONE
-            if status == EXIT_DONE:
-                self._screen.say("\n" + self._summary.what_next())
-            return status
+            return self._conclude(inbox)
+
+    def _conclude(self, inbox: SignalInbox) -> int:
+        """Says how it went; the exit status."""
+        if self._signal is not None:
+            self._screen.complain(f"Stopped by {process.signal_name(self._signal)}.")
+            self._screen.complain(self._summary.saved(self._last_step()))
+            return 128 + self._signal
+        if self._failure is not None:
+            can_go_on = not self._failure.is_permanent
+            self._screen.complain(self._summary.saved(self._last_step(), can_go_on=can_go_on))
+            return self._failure.status
+        if self._finished:
+            self._screen.say(self._summary.nothing_left(self._finished))
+        else:
+            self._say_trained()
+        status = self._evaluate(inbox) if self._evaluation else EXIT_DONE
+        if status == EXIT_DONE:
+            self._screen.say("\n" + self._summary.what_next())
+        return status
 
     def _last_step(self) -> int | None:
         return self._follower.report(self._cluster.chief_task).get("global_step")
@@ -237,11 +260,16 @@ class LocalCluster:
             for line in self._tasks[chief].new_lines():
                 _, is_warning, text = line.partition(f" {chief} warning: ")
                 if is_warning:
-                    self._screen.complain(f"{chief} warning: {text}", goes_on=True)
+                    self._complain_of(f"{chief} warning: {text}")
+
+    def _complain_of(self, warning: str) -> None:
+        self._screen.complain(warning, goes_on=True)
 
     def _show(self, is_urgent: bool = False) -> None:
-        statuses = {task: running.status for task, running in self._tasks.items()}
-        self._screen.show(self._follower.snapshot(statuses), is_urgent)
+        self._screen.show(self._snapshot(), is_urgent)
+
+    def _snapshot(self) -> Snapshot:
+        return self._follower.snapshot({task: running.status for task, running in self._tasks.items()})
 
     def _on_signal(self, number: int, now: float) -> None:
         if self._asked_at is None:

@@ -23,6 +23,7 @@ from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
 from ps_train.cluster import ends_the_job
 from ps_train.errors import PeerLostError, PsTrainError, blame, blamed
 from ps_train.logs import Throttle, log
+from ps_train.processors import cpu_secs, num_cores
 from ps_train.wording import as_secs
 
 BEAT_SECS = 0.5
@@ -176,7 +177,8 @@ class Monitor:
         self._lock = threading.Lock()
         self._fields = {
             "run": self.run_id, "state": "starting", "pid": os.getpid(), "host": socket.gethostname(),
-            "started": round(time.time(), 3), "version": __version__, "protocol": PROTOCOL, **fields,
+            "started": round(time.time(), 3), "version": __version__, "protocol": PROTOCOL, "cores": num_cores(),
+            **fields,
         }  # fmt: skip
         self._extra = {}
         self._stopping = threading.Event()
@@ -250,7 +252,8 @@ class Monitor:
 
     def _records(self):
         with self._lock:
-            own = {**self._fields, "key": str(self.task), "beat": time.time_ns() // 1000}
+            now = {"beat": time.time_ns() // 1000, "cpu_secs": round(cpu_secs(), 3)}
+            own = {**self._fields, "key": str(self.task), **now}
             return [own, *self._extra.values()]
 
     def _exchange(self, link, timeout_secs=CALL_SECS):

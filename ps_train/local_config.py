@@ -45,9 +45,11 @@ def fill_in(config: TrainConfig, now: float | None = None) -> TrainConfig:
 
 
 def make_directories(config: TrainConfig) -> None:
-    """Makes `train_dir` and `log_dir`; raises UsageError if one cannot be made."""
+    """Makes `train_dir` and `log_dir`, if there are to be any; raises UsageError if one cannot be made."""
     for flag in ("train_dir", "log_dir"):
         path = getattr(config, flag)
+        if path is None:
+            continue
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:

@@ -46,6 +46,8 @@ def run(runtime, sleep=time.sleep):
         view = monitor.view()
         monitor.post(silent=_silent(view, cluster.training_tasks))
         reason = verdict.look(view)
+        if verdict.is_training:
+            runtime.report.begin_training()
         if reason:
             runtime.report.reason = reason
             runtime.report.global_step = verdict.step
@@ -95,7 +97,7 @@ class Verdict:
     def __init__(self, workers, timeouts, clock=awake_clock):
         self._workers, self._timeouts, self._clock = workers, timeouts, clock
         self._last_seen = clock()
-        self._is_joined = False
+        self._is_joined = self.is_training = False
         self._failed_at: float | None = None
         self.waits_for = ""
         self.step = None
@@ -105,6 +107,7 @@ class Verdict:
         now = self._clock()
         joined = {name: view.record(name) for name in self._workers if view.record(name)}
         self._is_joined = self._is_joined or bool(joined)
+        self.is_training = any(record["state"] in UP for record in joined.values())
         job = view.record("job")
         self.step = max((record.get("step") or 0 for record in joined.values()), default=None)
         failure = self._failure(joined, now)

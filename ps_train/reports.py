@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM
 from ps_train.logs import log
+from ps_train.processors import cpu_secs
 
 
 @dataclass
@@ -36,6 +37,13 @@ class Report:
     metrics: dict | None = None
     started: float = field(default_factory=time.time)
     train_secs: float = 0.0
+    cpu_secs: float | None = None
+    profile: dict | None = None
+
+    def begin_training(self):
+        """Processor time counts from here on; a later call changes nothing."""
+        if self.cpu_secs is None:
+            self._cpu_start, self.cpu_secs = cpu_secs(), 0.0
 
     def note_finished(self, checkpoint, train_steps, global_step):
         """The job's target was reached before this task started."""
@@ -44,6 +52,8 @@ class Report:
 
     def as_dict(self, exit_status, reason=None):
         """The file's content; NaN and Inf, which JSON does not have, are None."""
+        if self.cpu_secs is not None:
+            self.cpu_secs = round(cpu_secs() - self._cpu_start, 3)
         values = asdict(self)
         task = values.pop("task")
         outcome = "done" if exit_status == EXIT_DONE else "failed"

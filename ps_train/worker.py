@@ -10,6 +10,7 @@ The end of a worker, in order of preference:
 - a ps is lost for less than that: the session is made anew (`session`), the loop goes on.
 """
 
+import contextlib
 import functools
 import time
 
@@ -26,6 +27,7 @@ from ps_train.liveness import BEAT_SECS, awake_clock, first_failure
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
+from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 from ps_train.updates.standing import queue_node
@@ -64,6 +66,7 @@ def run(runtime, config, model):
         config.log_every_secs,
     )
     with ops.graph.as_default():
+        profiler = Profiler(runtime, config) if config.profile_steps else None
         saving = session.Saving(
             config.train_dir,
             config.save_checkpoint_steps,
@@ -74,7 +77,8 @@ def run(runtime, config, model):
             rate_steps=SUMMARY_STEPS,
         )
         is_lost = functools.partial(is_ps_lost, runtime)
-        runner = StepRunner(
+        make_runner = functools.partial(ProfilingRunner, profiler) if profiler else StepRunner
+        runner = make_runner(
             ops,
             step_hook,
             fetches,
@@ -91,11 +95,13 @@ def run(runtime, config, model):
             step_runner=runner,
             is_ps_lost=is_lost,
         )
-        with made as sess:
+        with made as sess, profiler or contextlib.nullcontext():
             if context.is_chief and not config.train_dir:
                 log.warning("no --train_dir: nothing is saved, and what is learnt is gone when the job ends")
             if context.is_chief and not sess.should_stop():
                 checkpoints.unmark_last(config.train_dir)
+            if profiler:
+                profiler.probe_links(sess, step_hook)
             runner.loop(sess)
     runtime.guard.check()
     report.reason = step_hook.describe_end()

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train; without --job_name, on a local cluster (the default)",
     "eval": "evaluate the newest checkpoint of --train_dir once",
     "status": "show how a running job is: tasks, steps, rates, who is late; needs --ps_hosts or TF_CONFIG",
+    "bench": "measure a model on a local cluster: where the time of a step goes, and what would help",
     "chaos": "rehearse failures: kill and stop tasks of a local cluster, and judge the outcome",
 }
 

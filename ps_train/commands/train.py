@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from absl.flags import FlagValues
 
@@ -22,6 +22,9 @@ from ps_train.errors import ModelError, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.model.loading import check_exists
 from ps_train.resolvers import Resolved, resolve
+
+if TYPE_CHECKING:
+    from ps_train.launcher import Roles
 
 Value = TypeVar("Value")
 
@@ -42,11 +45,17 @@ def run(values: FlagValues) -> int:
             isolation.enter_private_network()
         from ps_train import launcher
 
-        roles = launcher.Roles(_import_roles, _run_task, _evaluate)
-        return launcher.run_local(plan.config, values.num_ps, values.num_workers, roles)
+        return launcher.run_local(plan.config, values.num_ps, values.num_workers, make_roles())
     from ps_train import runner
 
     return runner.run_task(task, cluster, plan.config)
+
+
+def make_roles() -> Roles:
+    """What the processes of a local cluster run."""
+    from ps_train import launcher
+
+    return launcher.Roles(_import_roles, _run_task, _evaluate)
 
 
 def _import_roles() -> None:

@@ -15,8 +15,10 @@ import pytest
         "errors",
         "failures",
         "paths",
+        "profile",
         "resolvers.from_flags",
         "resolvers.tf_config",
+        "timeline",
         "wording",
     ],
 )

@@ -48,7 +48,7 @@ def test_every_setting_is_a_flag_and_every_flag_is_accounted_for():
     place = {field.name for field in dataclasses.fields(ClusterFlags)}
     assert (
         set(flags.make_flags())
-        == settings | place | NOT_SETTINGS | OF_THE_PROGRAM | flags.OF_ONE_COMMAND.keys()
+        == settings | place | NOT_SETTINGS | OF_THE_PROGRAM | flags.OF_SOME_COMMANDS.keys()
     )
     assert not settings & (place | NOT_SETTINGS)
 
@@ -79,6 +79,7 @@ EVERY_SETTING = TrainConfig(
     wire_dtype="bfloat16",
     fuse_bytes="8192",
     seed=5,
+    profile_steps=12,
     report_file="r.json",
     log_dir="logs",
     private_network=True,
@@ -260,7 +261,7 @@ def test_version(capsys):
     [
         (
             ["evl"],
-            "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, status, chaos, or none for train.",
+            "Unknown command 'evl'. Did you mean eval? Expected one of train, eval, status, bench, chaos, or none for train.",
         ),
         (["model=lr.py"], "'model=lr.py' has no dashes. To set that flag, write --model=lr.py."),
         (
@@ -272,7 +273,10 @@ def test_version(capsys):
             ["eval", "a/m.py"],
             "'a/m.py' stands by itself. To use the model in that file, write --model=a/m.py.",
         ),
-        (["zzz"], "Unknown command 'zzz'. Expected one of train, eval, status, chaos, or none for train."),
+        (
+            ["zzz"],
+            "Unknown command 'zzz'. Expected one of train, eval, status, bench, chaos, or none for train.",
+        ),
         (
             ["train", "x"],
             "There is 'x' after the command train. Expected flags only, such as --train_steps=5.",

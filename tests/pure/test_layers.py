@@ -12,18 +12,18 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # A module may import from the rows before its own; a package is one module here. The design's layers 1, 2 and 6 take
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
-    "errors wording",
-    "compat addresses packages messages",
+    "errors wording processors timeline",
+    "compat addresses packages messages step_trace",
     "wire",
-    "cluster logs transport",
+    "cluster logs transport profile",
     "config model net isolation board lost reports datasets checkpoints restoring fingerprint fusing",
     "task_context admission",
-    "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model",
+    "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall",
     "relapse guard hooks sizes checkpoint_hook follower summary failures faults",
     "bring_up stall_watch status ending",
-    "graph session launcher",
-    "worker ps evaluator",
+    "graph session launcher profiler",
+    "worker ps evaluator bench",
     "startup chaos",
     "runner library",
     "flags",
@@ -83,6 +83,8 @@ def test_the_launcher_side_does_not_import_tensorflow():
         "commands.status",
         "status",
         "launcher",
+        "commands.bench",
+        "bench",
     )
     there = [
         n

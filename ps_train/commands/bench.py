@@ -1,0 +1,87 @@
+"""`ps_train bench`: a local cluster that trains a model for --bench_secs, and where the time of its steps goes.
+
+| the flags name | then |
+|---|---|
+| a model and its settings, as for `train` | these are measured; --train_dir and --train_steps do not count: nothing is saved |
+| --report_file | what was found is written there as JSON |
+| --json | it is printed as JSON |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from functools import partial
+from typing import NamedTuple
+
+from absl.flags import FlagValues
+
+from ps_train import isolation, paths
+from ps_train.commands import train
+from ps_train.config import TrainConfig
+from ps_train.errors import UsageError
+from ps_train.flags import cluster_flags, config_from_flags
+from ps_train.local_config import fill_in
+from ps_train.model.loading import check_exists
+
+BENCH_SECS = 15.0
+PROFILE_STEPS = 20
+
+
+class Plan(NamedTuple):
+    """The tasks' settings, the size, and what to do with the outcome."""
+
+    config: TrainConfig
+    num_ps: int
+    num_workers: int
+    bench_secs: float
+    is_json: bool
+    report_file: str | None
+
+
+def run(values: FlagValues) -> int:
+    """Measures; gives the exit status."""
+    plan = make_config(values)
+    if plan.config.private_network:
+        isolation.enter_private_network()
+    from ps_train import bench
+
+    return bench.run_bench(
+        plan.config, plan.num_ps, plan.num_workers, train.make_roles(), plan.bench_secs, plan.is_json, plan.report_file
+    )  # fmt: skip
+
+
+def make_config(values: FlagValues) -> Plan:
+    """Reads all flags; raises `UsageError` with everything that is wrong with them."""
+    size_problems = train.local_problems(values)
+    problems = list(size_problems)
+    if cluster_flags(values).is_given:
+        problems.append(
+            "The command bench starts a local cluster. Leave out --job_name, --task_index and the lists of hosts; a worker of "
+            "another cluster tells the same with --profile_steps=20."
+        )
+    secs = BENCH_SECS if values.bench_secs is None else values.bench_secs
+    if not 0 < secs < math.inf:
+        problems.append(
+            f"--bench_secs={secs:g} is not a time to measure. Expected a number of seconds above 0."
+        )
+    config = train.collect(lambda: config_from_flags(values), problems) or TrainConfig()
+    problems += config.problems(None if size_problems else values.num_workers)
+    problems += paths.problems(dataclasses.replace(config, train_dir=None), is_local=True)
+    if config.model:
+        train.collect(partial(check_exists, config.model), problems)
+    if problems:
+        raise UsageError.from_problems(problems)
+    return Plan(_of_tasks(config), values.num_ps, values.num_workers, secs, values.json, config.report_file)
+
+
+def _of_tasks(config: TrainConfig) -> TrainConfig:
+    """Their settings: they trace steps, save nothing and have no target."""
+    filled = fill_in(dataclasses.replace(config, train_dir=None))
+    assert filled.train_dir is not None
+    return dataclasses.replace(
+        config, train_dir=None, train_steps=None, evaluate=False, report_file=None,
+        log_dir=config.log_dir or os.path.join(filled.train_dir, "bench"),
+        profile_steps=config.profile_steps or PROFILE_STEPS,
+    )  # fmt: skip

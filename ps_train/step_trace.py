@@ -1,0 +1,177 @@
+"""Reads one traced step: where its time went on this worker, and what went over the line to and from each ps.
+
+    metadata = tf1.RunMetadata()
+    session.run(step, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=metadata)
+    trace = read(metadata.step_stats, "worker:1")
+    trace.parts["pull"], trace.links["ps:0"].pulled_bytes
+
+What TensorFlow notes of a step, and what is made of it:
+
+- each op of the step, with its start and end by the clock of its host. On this worker an op is `input` if it takes the next
+  element of a dataset or queue, else `compute`; on a ps it is `wait` if it takes a token or a lock, else `update`;
+- each tensor that has arrived from another task, with its bytes and, by the clock of the host that it came to, the time. It was
+  under way from when the op had ended that made it: `pull` from a ps to this worker, `push` the other way. Where TensorFlow says
+  that a transfer began is not used, since that mixes the clocks of both hosts. Each tensor is there once, as it is sent once;
+- nothing of the chief's synchronous update, which is no part of a worker's step: it sends scalars only, and its time is in `wait`;
+- scalars, such as learning rate, stamps and the global step, count as messages and bytes. Their time is `other`.
+
+Clocks of hosts may differ. A ps's clock is taken as it is while no tensor arrives before it was sent, and else shifted to the
+middle of what is possible (`timeline.clock_shift`). What goes on within one host (input, compute, update, wait) is measured by
+its clock alone, the step's length by this worker's, and so is what pull and push take together; how that is divided between these
+two may be wrong by as much as the clocks may be off, which is less than the time of the quickest message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from ps_train.timeline import COMPUTE, OTHER, Span, attribute, clock_shift, covered_secs
+
+INPUT, PULL, PUSH, UPDATE, WAIT = "input", "pull", "push", "update", "wait"
+PARTS = (INPUT, COMPUTE, PULL, PUSH, UPDATE, WAIT, OTHER)
+SCALAR_BYTES = 64
+INPUT_OPS = ("IteratorGetNext", "QueueDequeue", "ReaderRead")
+WAITING_OPS = ("QueueDequeue", "MutexLock", "Barrier")
+_TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
+_RECEIVED = re.compile(r"(?:edge_\d+_)?(\S+) from (\S+) to (\S+)")
+_TYPE = re.compile(r" = (\w+)\(")
+
+
+class Traffic(NamedTuple):
+    """What one step sent between this worker and a ps: bytes, messages, and seconds in which any were under way."""
+
+    pulled_bytes: int = 0
+    pushed_bytes: int = 0
+    pull_messages: int = 0
+    push_messages: int = 0
+    pull_secs: float = 0.0
+    push_secs: float = 0.0
+
+
+class StepTrace(NamedTuple):
+    """One step.
+
+    Attributes:
+      secs: from its first event to its last.
+      parts: of PARTS -> seconds; they add up to `secs`.
+      links: name of a ps -> Traffic.
+    """
+
+    secs: float
+    parts: dict[str, float]
+    links: dict[str, Traffic]
+
+
+class _Op(NamedTuple):
+    name: str
+    type: str
+    start: float
+    end: float
+
+
+class _Transfer(NamedTuple):
+    tensor: str
+    source: str
+    target: str
+    arrival: float
+    num_bytes: int
+
+
+def read(step_stats: Any, worker: str) -> StepTrace:
+    """The StepTrace of TensorFlow's `StepStats`, as this worker, such as "worker:1", sees it."""
+    ops, transfers = _parse(step_stats)
+    own_ends = _ends(ops[worker])
+    spans = [Span(_kind_here(op), op.start, op.end) for op in ops[worker]]
+    links = {}
+    for ps in sorted({task for task in ops if task.startswith("ps:")}):
+        theirs = _Theirs(ps, worker, transfers, own_ends, _ends(ops[ps]))
+        spans += [Span(_kind_there(op), op.start + theirs.shift, op.end + theirs.shift) for op in ops[ps]]
+        spans += theirs.spans
+        links[ps] = theirs.traffic
+    if not spans:
+        return StepTrace(0.0, {}, {})
+    start, end = min(span.start for span in spans), max(span.end for span in spans)
+    return StepTrace(end - start, attribute(spans, start, end), links)
+
+
+class _Theirs:
+    """One ps's side of the step: its clock's shift, the transfers as spans by this worker's clock, and their traffic."""
+
+    def __init__(
+        self,
+        ps: str,
+        worker: str,
+        transfers: list[_Transfer],
+        own_ends: dict[str, float],
+        ends: dict[str, float],
+    ):
+        pulls = [t for t in transfers if (t.source, t.target) == (ps, worker)]
+        pushes = [t for t in transfers if (t.source, t.target) == (worker, ps)]
+        self.shift = clock_shift(
+            max(
+                (own_ends[t.tensor] - t.arrival for t in pushes if t.tensor in own_ends),
+                default=float("-inf"),
+            ),
+            min((t.arrival - ends[t.tensor] for t in pulls if t.tensor in ends), default=float("inf")),
+        )
+        pulled = _as_spans(PULL, pulls, ends, self.shift, 0.0)
+        pushed = _as_spans(PUSH, pushes, own_ends, 0.0, self.shift)
+        self.spans = [*pulled, *pushed]
+        self.traffic = Traffic(
+            sum(t.num_bytes for t in pulls), sum(t.num_bytes for t in pushes), len(pulls), len(pushes),
+            covered_secs(pulled), covered_secs(pushed),
+        )  # fmt: skip
+
+
+def _as_spans(
+    kind: str, transfers: list[_Transfer], ends: dict[str, float], source_shift: float, target_shift: float
+) -> list[Span]:
+    """What was under way; a tensor whose op is not known (TensorFlow has renamed it) is left out."""
+    found = []
+    for tensor, _, _, arrival, num_bytes in transfers:
+        if tensor in ends and num_bytes > SCALAR_BYTES:
+            found.append(Span(kind, ends[tensor] + source_shift, arrival + target_shift))
+    return found
+
+
+def _ends(ops: list[_Op]) -> dict[str, float]:
+    return {op.name: op.end for op in ops}
+
+
+def _kind_here(op: _Op) -> str:
+    return INPUT if op.type.startswith(INPUT_OPS) else COMPUTE
+
+
+def _kind_there(op: _Op) -> str:
+    return WAIT if op.type.startswith(WAITING_OPS) else UPDATE
+
+
+def _parse(step_stats: Any) -> tuple[dict[str, list[_Op]], list[_Transfer]]:
+    """Ops by task, and transfers between tasks; in seconds of each task's clock."""
+    ops: dict[str, list[_Op]] = defaultdict(list)
+    transfers = []
+    for device in step_stats.dev_stats:
+        task = _task_of(device.device)
+        for node in device.node_stats:
+            start = node.all_start_micros / 1e6
+            end = start + node.all_end_rel_micros / 1e6
+            if node.node_name == "RecvTensor":
+                received = _RECEIVED.search(node.timeline_label)
+                if received:
+                    size = sum(
+                        o.tensor_description.allocation_description.requested_bytes for o in node.output
+                    )
+                    source, target = _task_of(received[2]), _task_of(received[3])
+                    transfers.append(_Transfer(received[1], source, target, end, size))
+            elif not node.node_name.startswith("_"):  # _SOURCE, which does nothing
+                kind = _TYPE.search(node.timeline_label)
+                ops[task].append(_Op(node.node_name, kind[1] if kind else "", start, end))
+    return ops, transfers
+
+
+def _task_of(device: str) -> str:
+    """`ps:0` of a device."""
+    match = _TASK.search(device)
+    return f"{match[1]}:{match[2]}" if match else device
