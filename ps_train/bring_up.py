@@ -120,6 +120,7 @@ class SessionCreator(tf1.train.SessionCreator):
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(self._variables))
             self._global_step = tf1.train.get_global_step()
         self.fused: Any = None  # what became of small variables; see `fusing`
+        self.first_pull: Any = None  # op to be run before the first step; see `prefetch`
 
     @property
     def cold_ops(self):
@@ -204,6 +205,8 @@ class SessionCreator(tf1.train.SessionCreator):
             with self._telling("tables and the input to be initialized"):
                 session.run(self._local_init_op)
                 session.run(self._input_init_op)
+                if self.first_pull is not None:
+                    session.run(self.first_pull)
         except BaseException:
             session.close()
             raise

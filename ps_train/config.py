@@ -162,6 +162,8 @@ class TrainConfig:
     """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 4194304; 0: none does."""
     wire_dtype: str = "float32"
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
+    prefetch: bool = False
+    """Async: a worker pulls the next step's variables while it computes, without its own last update."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0
@@ -225,6 +227,11 @@ class TrainConfig:
                 found.append(
                     f"--{name}={shown(size, 40)[1:-1]} is not a size. Expected a whole number of bytes, or auto."
                 )
+        if self.prefetch and self.update == "sync":
+            found.append(
+                "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
+                "Leave it out, or train with --update=async."
+            )
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
         for name, choices in (

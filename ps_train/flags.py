@@ -82,6 +82,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
             "fuse_bytes", str, "variables up to this size that are updated alike become one; 0: none does"
         ),
         _field("wire_dtype", WIRE_DTYPES, "type in which trainable variables and gradients travel"),
+        _field("prefetch", bool, "async: pull the next step's variables while this one computes"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (

@@ -26,6 +26,7 @@ variable as a cache of the others (two copies, of which one is old).
 """
 
 import collections
+import functools
 import itertools
 import json
 from typing import Any, NamedTuple
@@ -111,7 +112,7 @@ class _Flat(NamedTuple):
         return {i: tf.reshape(whole[starts[i] : starts[i + 1]], shapes[i]) for i in wanted}
 
 
-def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=()):
+def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), prefetch=None):
     """Makes flat variables and has the graph use them.
 
     Args:
@@ -120,6 +121,7 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=()):
       fuse_bytes: the size up to which a variable becomes part of a flat one; 0: none does.
       wire_dtype: the type in which trainable variables go to a worker in `runs`.
       cold: ops that initialize and restore variables.
+      prefetch: a Prefetch that keeps the trainable variables that the first of the runs pulls, or None.
 
     Returns:
       Fused; None if there is nothing to fuse.
@@ -139,7 +141,7 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=()):
             flats += states
             replaced.update((one.op, update) for one in group)
         for flat in flats:
-            _reroute_reads(found, flat, wire_dtype, moved, replaced)
+            _reroute_reads(found, flat, wire_dtype, prefetch, moved, replaced)
         _replace_awaited(graph, replaced)
         load = tf.group(*map(_fill, flats)), tf.group(*map(_clear, flats))
         for flat in flats:
@@ -317,7 +319,7 @@ def _whole(tensors):
     return split.inputs[0] if is_all and split.inputs[0].shape.rank == 1 else None
 
 
-def _reroute_reads(found, flat, wire_dtype, moved, replaced):
+def _reroute_reads(found, flat, wire_dtype, prefetch, moved, replaced):
     """Gives pieces of a flat variable to all that reads its members."""
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for index, variable in enumerate(flat.members):
@@ -327,22 +329,14 @@ def _reroute_reads(found, flat, wire_dtype, moved, replaced):
             can_travel = read in found.stepping and read not in found.awaited and len(tasks) == 1
             task = tasks.pop() if can_travel and not tasks & {"", task_of(flat.device)} else None
             groups[task, before].append((index, read))
-    is_trained = flat.members[0].op in found.trainable
     for (task, before), reads in groups.items():
-        indices = [index for index, _ in reads]
-        sizes = flat.sizes
-        is_most = sum(sizes[index] for index in set(indices)) * 2 > sum(sizes)
-        wire = wire_dtype if is_trained and task and not is_ps(task) else EXACT
-        with tf1.control_dependencies(before), tf1.device(flat.device):
-            whole = flat.read()
-            if task is None or not is_most:
-                pieces = flat.pieces(whole, indices)
-        if task is not None and is_most:
-            whole = send(whole, flat.device, task, wire)
-            with tf1.device(task):
-                pieces = flat.pieces(whole, indices)
-        elif task is not None:
-            pieces = {index: send(piece, flat.device, task, wire) for index, piece in pieces.items()}
+        is_pulled = flat.members[0].op in found.trainable and task is not None and not is_ps(task)
+        is_kept = is_pulled and prefetch is not None and not before
+        is_kept = is_kept and all(found.stepping[read] == 0 for _, read in reads)
+        keep = functools.partial(prefetch.keep, device=task) if is_kept else lambda tensor: tensor
+        pieces = _pull(
+            flat, {index for index, _ in reads}, before, task, wire_dtype if is_pulled else EXACT, keep
+        )
         for index, read in reads:
             piece = pieces[index]
             uses = {
@@ -352,6 +346,22 @@ def _reroute_reads(found, flat, wire_dtype, moved, replaced):
             moved[read.name], moved[read.outputs[0].name] = piece.op, piece
             if read in found.awaited:
                 replaced[read] = piece.op
+
+
+def _pull(flat, indices, before, task, wire, keep):
+    """Pieces of a flat variable, by their numbers, on a task; None: on the ps. It is sent as a whole if most of it is wanted."""
+    sizes = flat.sizes
+    with tf1.control_dependencies(before), tf1.device(flat.device):
+        whole = flat.read()
+        if task is None:
+            return flat.pieces(whole, indices)
+        is_most = sum(sizes[index] for index in indices) * 2 > sum(sizes)
+        pieces = {} if is_most else flat.pieces(whole, indices)
+    if not is_most:
+        return {index: keep(send(piece, flat.device, task, wire)) for index, piece in pieces.items()}
+    whole = keep(send(whole, flat.device, task, wire))
+    with tf1.device(task):
+        return flat.pieces(whole, indices)
 
 
 def _replace_awaited(graph, replaced):

@@ -1,5 +1,6 @@
 """What happens in each step: `StepHook` follows it, `StepRunner` runs it. How a job ends is `ending`'s."""
 
+import collections
 import contextlib
 import time
 from typing import Any
@@ -21,6 +22,35 @@ def as_preemption(error, is_ps_lost):
     return tf.errors.AbortedError(error.node_def, error.op, error.message) if is_ps_lost(error) else error
 
 
+class Staleness:
+    """How many updates are made between the pull of a step's variables and its own update, by the global steps that it sees.
+
+    >>> staleness = Staleness(pulls_ahead=1)
+    >>> staleness.start(10)
+    >>> [staleness.note(step) for step in (11, 13, 14)]          # someone else's is the 12th
+    [0.0, 1.0, 1.333...]
+
+    Args:
+      pulls_ahead: 0: variables are pulled when the step begins; 1: when the one before does.
+    """
+
+    def __init__(self, pulls_ahead):
+        self._pulled_at: collections.deque[int] = collections.deque(maxlen=pulls_ahead + 1)
+        self._total = self._count = 0
+
+    def start(self, step):
+        """A session begins, and pulls, at this global step."""
+        self._pulled_at.clear()
+        self._pulled_at.append(step)
+
+    def note(self, step):
+        """A step is done, and was this global step; gives the mean so far."""
+        self._total += max(step - 1 - self._pulled_at[0], 0)
+        self._count += 1
+        self._pulled_at.append(step)
+        return self._total / self._count
+
+
 class StepHook(tf1.train.SessionRunHook):
     """Follows the steps of a task: its report, its record on the boards, progress lines, the end at the target.
 
@@ -34,11 +64,12 @@ class StepHook(tf1.train.SessionRunHook):
       train_steps: target, or None.
       log_every_secs: between progress lines.
       clock: seconds, for tests.
+      pulls_ahead: async: how many steps before its own a step's variables are pulled, for the staleness; None: it is not counted.
     """
 
     def __init__(
         self, report, monitor, guard, global_step, fetches=None, train_steps=None, log_every_secs=10.0,
-        clock=time.monotonic,
+        clock=time.monotonic, pulls_ahead=None,
     ):  # fmt: skip
         self._report, self._monitor, self._guard = report, monitor, guard
         self._variable, self._train_steps = global_step, train_steps
@@ -51,6 +82,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._started = None
         self.is_reached = self.is_last = False
         self._asked = ""
+        self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
         self._has_ended = False
         self.step = 0
         self.session = None  # the newest raw session
@@ -75,6 +107,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._monitor.post(state="training", step=step)
         self._started = self._started or self._clock()
         self._report.begin_training()
+        if self._staleness is not None:
+            self._staleness.start(step)
         self._rate.start(step, self._report.local_steps)
         self._asked = ""
         self.is_last = self.is_reached = self._is_reached(step)
@@ -99,6 +133,8 @@ class StepHook(tf1.train.SessionRunHook):
         self.step = report.global_step = step
         report.local_steps += 1
         self._skipped_in_a_row = 0
+        if self._staleness is not None:
+            report.staleness = self._staleness.note(step)
         report.examples += int(values.get("examples", 0))
         report.dropped_gradients += int(values.get("granted", 0)) < 0
         now = self._clock()

@@ -31,6 +31,7 @@ class Report:
     skipped_steps: int = 0
     dropped_gradients: int = 0
     examples: int = 0
+    staleness: float | None = None
     restored_from: str | None = None
     checkpoint: str | None = None
     loss: float | None = None

@@ -91,6 +91,7 @@ def _run_member(task, cluster, config, report):
         config.pack_limit,
         config.wire_dtype,
         config.fuse_limit,
+        config.prefetch,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

@@ -27,6 +27,7 @@ from ps_train.ending import (
 from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
+from ps_train.prefetch import Prefetch
 from ps_train.stall_watch import StallWatch
 from ps_train.transport import pack
 from ps_train.updates import SYNC_OPTIMIZERS
@@ -162,10 +163,13 @@ class _TransportHook(tf1.train.SessionRunHook):
         """Changes the default graph, which is not finalized yet."""
         graph, context = tf1.get_default_graph(), self._context
         wire_dtype = context.wire_dtype
+        prefetch = Prefetch() if context.prefetch else None
         self._creator.fused = fusing.fuse(
-            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops
+            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops, prefetch
         )
-        pack(graph, self._runs, context.pack_bytes, wire_dtype)
+        pack(graph, self._runs, context.pack_bytes, wire_dtype, prefetch)
+        if prefetch is not None:
+            self._creator.first_pull = prefetch.finish(self._runs[0][0])
 
 
 def _publish_training(context, monitor, optimizers, train_steps):

@@ -22,6 +22,7 @@ class TaskContext:
       on_worker_loss: 'fail' or 'continue' when a worker that a synchronous job needs is lost.
       on_nan: 'stop', 'skip' or 'ignore'.
       pack_bytes, wire_dtype: the size up to which tensors travel together, and their type on the way; see `transport`.
+      prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
     """
 
@@ -34,6 +35,7 @@ class TaskContext:
     pack_bytes: int = 0
     wire_dtype: str = "float32"
     fuse_bytes: int = 0
+    prefetch: bool = False
 
     @property
     def is_chief(self):

@@ -27,6 +27,7 @@ before the first is read), and one flat variable for each ps (other names in che
 """
 
 import collections
+import functools
 import math
 from typing import Any
 
@@ -45,7 +46,7 @@ def map_gradient(function, gradient):
     return function(gradient)
 
 
-def pack(graph, runs, pack_bytes, wire_dtype=EXACT):
+def pack(graph, runs, pack_bytes, wire_dtype=EXACT, prefetch=None):
     """Has the small variables of a ps travel as one in a step, and its small gradients, and each of the others once.
 
     Args:
@@ -54,30 +55,34 @@ def pack(graph, runs, pack_bytes, wire_dtype=EXACT):
         What leads to none or to several of them is left as it is.
       pack_bytes: the size up to which a tensor is small; 0: none is packed.
       wire_dtype: the type in which trainable variables go to a worker.
+      prefetch: a Prefetch that keeps the trainable variables that the first of the runs pulls, or None.
     """
-    if not pack_bytes and wire_dtype == EXACT:
+    if not pack_bytes and wire_dtype == EXACT and prefetch is None:
         return
     parts = [ancestors(run) for run in runs]
     counts = collections.Counter(op for found in parts for op in found)
     with graph.as_default(), tf1.control_dependencies(None):
-        for found in parts:
+        for number, found in enumerate(parts):
             own = [op for op in found if counts[op] == 1]
-            _pack_reads(graph, own, pack_bytes, wire_dtype)
+            _pack_reads(graph, own, pack_bytes, wire_dtype, None if number else prefetch)
             _pack_pushes(own, pack_bytes)
 
 
-def _pack_reads(graph, ops, pack_bytes, wire_dtype):
+def _pack_reads(graph, ops, pack_bytes, wire_dtype, prefetch):
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
-        wire = wire_dtype if variable.op in trainable and not is_ps(task) else EXACT
+        is_pulled = variable.op in trainable and not is_ps(task)
+        wire = wire_dtype if is_pulled else EXACT
+        is_kept = is_pulled and prefetch is not None and not before
         kind = variable.dtype.base_dtype if _is_small(variable, pack_bytes) else variable.op
-        groups[variable.device, task, before, wire, kind].append((variable, uses))
-    for (device, task, before, wire, _), members in groups.items():
+        groups[variable.device, task, before, wire, kind, is_kept].append((variable, uses))
+    for (device, task, before, wire, _, is_kept), members in groups.items():
         for part in chunks(members, lambda member: num_bytes(member[0])):
             with tf1.device(device), tf1.control_dependencies(before):
                 values = [variable.read_value() for variable, _ in part]
-            pieces = _send(values, device, task, "pack_reads", wire)
+            keep = functools.partial(prefetch.keep, device=task) if is_kept else None
+            pieces = _send(values, device, task, "pack_reads", wire, keep)
             for piece, (_, uses) in zip(pieces, part, strict=True):
                 reroute(uses, piece)
 
@@ -150,15 +155,19 @@ def chunks(members, size_of):
     return parts
 
 
-def _send(tensors, source, target, name, wire_dtype=EXACT):
-    """The tensors, which are on the device `source`, on the device `target`, having travelled as one in the form `wire_dtype`."""
+def _send(tensors, source, target, name, wire_dtype=EXACT, keep=None):
+    """The tensors, which are on the device `source`, on the device `target`, having travelled as one in the form `wire_dtype`.
+
+    `keep` is a function of what arrives, for what is to be used in its place.
+    """
     is_one = len(tensors) == 1
-    if is_one and not is_lossy(tensors[0], wire_dtype):
+    if is_one and not is_lossy(tensors[0], wire_dtype) and keep is None:
         return tensors
     with tf1.name_scope(None, f"ps_train/{name}"):
         with tf1.device(source):
             flat = tensors[0] if is_one else tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         flat = send(flat, source, target, wire_dtype)
+        flat = flat if keep is None else keep(flat)
         with tf1.device(target):
             return [flat] if is_one else unpack(flat, [tensor.shape for tensor in tensors])
 

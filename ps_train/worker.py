@@ -64,6 +64,7 @@ def run(runtime, config, model):
         fetches,
         config.train_steps,
         config.log_every_secs,
+        pulls_ahead=int(context.prefetch) if context.update == "async" else None,
     )
     with ops.graph.as_default():
         profiler = Profiler(runtime, config) if config.profile_steps else None

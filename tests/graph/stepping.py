@@ -18,10 +18,12 @@ from ps_train.config import TrainConfig
 from ps_train.inputs import build_input_init
 from ps_train.model import ModelSpec
 from ps_train.model.loading import Model
+from ps_train.prefetch import Prefetch
 from ps_train.transport import pack
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 
 PACK = 4096
+FIRST_PULL = "first_pull"
 
 
 def input_fn(context):
@@ -57,7 +59,16 @@ def dense(inputs, width, number):
     )
 
 
-def build(servers, model_fn, pack_bytes=0, update="async", wire_dtype="float32", fuse_bytes=0, index=0):
+def build(
+    servers,
+    model_fn,
+    pack_bytes=0,
+    update="async",
+    wire_dtype="float32",
+    fuse_bytes=0,
+    index=0,
+    prefetches=False,
+):
     """(TrainOps of worker 0, what was fused, op that initializes)."""
     context = task_context.TaskContext(
         TaskId("worker", index),
@@ -73,8 +84,12 @@ def build(servers, model_fn, pack_bytes=0, update="async", wire_dtype="float32",
     runs = [[ops.step, ops.loss], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
     with ops.graph.as_default():
         init = tf1.global_variables_initializer()
-    fused = fusing.fuse(ops.graph, runs, fuse_bytes, wire_dtype, [init])
-    pack(ops.graph, runs, pack_bytes, wire_dtype)
+    prefetch = Prefetch() if prefetches else None
+    fused = fusing.fuse(ops.graph, runs, fuse_bytes, wire_dtype, [init], prefetch)
+    pack(ops.graph, runs, pack_bytes, wire_dtype, prefetch)
+    if prefetch is not None:
+        with ops.graph.as_default():
+            tf1.add_to_collection(FIRST_PULL, prefetch.finish(ops.step))
     return ops, fused, init
 
 
@@ -92,6 +107,7 @@ class Run:
         if fused is not None:
             self.load()
         self.session.run(start)
+        self.session.run(ops.graph.get_collection(FIRST_PULL))
 
     def load(self):
         """Moves what was initialized or restored into the flat variables."""

@@ -50,6 +50,11 @@ def test_the_defaults_are_valid():
         ),
         ({"seed": 2**31}, "--seed=2147483648 is out of range. Expected a whole number from 0 to 2147483647."),
         ({"pack_bytes": "4k"}, "--pack_bytes=4k is not a size. Expected a whole number of bytes, or auto."),
+        (
+            {"prefetch": True, "update": "sync"},
+            "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. Leave it out, "
+            "or train with --update=async.",
+        ),
         ({"fuse_bytes": "-1"}, "--fuse_bytes=-1 is not a size. Expected a whole number of bytes, or auto."),
         ({"pack_bytes": None}, "--pack_bytes= is not a size. Expected a whole number of bytes, or auto."),
         ({"update": "asnc"}, "--update=asnc is not an update rule. Expected async or sync."),

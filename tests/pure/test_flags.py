@@ -78,6 +78,7 @@ EVERY_SETTING = TrainConfig(
     pack_bytes="4096",
     wire_dtype="bfloat16",
     fuse_bytes="8192",
+    prefetch=True,
     seed=5,
     profile_steps=12,
     report_file="r.json",

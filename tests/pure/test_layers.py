@@ -16,7 +16,7 @@ LAYERS = (
     "compat addresses packages messages step_trace",
     "wire",
     "cluster logs transport profile",
-    "config model net isolation board lost reports datasets checkpoints restoring fingerprint fusing",
+    "config model net isolation board lost reports datasets checkpoints restoring fingerprint fusing prefetch",
     "task_context admission",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall",

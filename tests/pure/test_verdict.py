@@ -70,7 +70,7 @@ def test_a_full_link():
     assert found.why == (
         "60% of a step moves 40 MB in 8 messages and applies them, and the link of ps:0 is used to 91% (pull)"
     )
-    assert found.advice[0] == "--wire_dtype=bfloat16 halves the bytes."
+    assert found.advice[0] == "--wire_dtype=bfloat16 halves the bytes, int8 leaves a quarter."
     half = judge([worker(pull=60, ps_figures=ps(link=1100), settings={"wire_dtype": "bfloat16"})])
     assert "--num_ps, now 1" in half.advice[0]
 
