@@ -9,6 +9,9 @@ Every gradient passes through a CheckNumerics op on the worker, so a bad one nev
   applied. Sync: nothing of the step is.)
 - `skip`: no gradient leaves before all are checked; the loop drops the step, counts it and goes on.
 - `ignore`: no check.
+
+The op looks at one element after the other. What is LARGE is added up instead, on all processors: the sum is NaN or Inf if an
+element is (and if the elements' mean is above 1e32, with which no training would go on, either).
 """
 
 import functools
@@ -19,6 +22,7 @@ from ps_train.errors import BadNumberError
 from ps_train.transport import map_gradient
 
 MARK = "ps_train found"
+LARGE = 16384  # elements; below, a second op costs more than it saves
 POLICIES = ("stop", "skip", "ignore")
 
 
@@ -62,8 +66,9 @@ def is_bad_number(error):
 
 def explain_bad_number(error, task, local_step, global_step):
     """BadNumberError that names what was bad, where and when."""
-    match = re.search(MARK + r" (.*?) : Tensor had ([A-Za-z ,]+) values", error.message)
-    what, kind = (match[1], match[2].replace("Inf", "Inf")) if match else ("a gradient", "NaN or Inf")
+    match = re.search(MARK + r" (.*?)( by its sum)? : Tensor had ([A-Za-z ,]+) values", error.message)
+    what, is_sum, kind = match.groups() if match else ("a gradient", True, "")
+    kind = "NaN or Inf" if is_sum else kind
     return BadNumberError(
         f"{kind} in {what} on {task}, at its local step {local_step} (global step {global_step}). It was not applied. Look "
         "at this worker's data and the learning rate; --on_nan=skip drops such steps."
@@ -73,4 +78,9 @@ def explain_bad_number(error, task, local_step, global_step):
 def _check(tensor, what):
     if not tensor.dtype.is_floating:
         return tensor
-    return tf.debugging.check_numerics(tensor, f"{MARK} {what}")
+    # A sum of float16 is soon above all that it holds.
+    if (tensor.shape.num_elements() or 0) < LARGE or tensor.dtype == tf.float16:
+        return tf.debugging.check_numerics(tensor, f"{MARK} {what}")
+    checked = tf.debugging.check_numerics(tf.reduce_sum(tensor), f"{MARK} {what} by its sum")
+    with tf.control_dependencies([checked]):
+        return tf.identity(tensor)

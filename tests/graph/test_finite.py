@@ -92,3 +92,21 @@ def test_what_is_no_float_passes():
             (gradient, None),
             (None, None),
         ]
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+def test_one_bad_element_of_many_is_found_and_large_ones_are_not_taken_for_bad(dtype):
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        values = tf1.placeholder(dtype, [200, 500])
+        variable = tf1.get_variable("v", [200, 500], dtype)
+        (checked, _), (nothing, _) = check_gradients([(values, variable), (None, variable)], None, "stop")
+        large = np.full([200, 500], 6e4, np.float64)
+        assert nothing is None and np.isfinite(session.run(checked, {values: large}).astype(float)).all()
+        for bad in (np.nan, np.inf, -np.inf):
+            wrong = large.copy()
+            wrong[7, 11], wrong[8, 0] = bad, -bad
+            with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+                session.run(checked, {values: wrong})
+            text = str(explain_bad_number(raised.value, "worker:1", 60, 118))
+            assert text.startswith("NaN or Inf in the gradient of v on worker:1") or dtype == tf.float16
+            assert "in the gradient of v on worker:1" in text
