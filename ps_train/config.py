@@ -28,7 +28,7 @@ NAN_POLICIES = ("stop", "skip", "ignore")
 BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
-AUTO_FUSE_BYTES = 4 * 1024 * 1024
+AUTO_FUSE_BYTES = 512 * 1024
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 MAX_SEED = 2**31 - 1
 
@@ -159,7 +159,7 @@ class TrainConfig:
     pack_bytes: str = "auto"
     """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
     fuse_bytes: str = "auto"
-    """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 4194304; 0: none does."""
+    """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 524288; 0: none does."""
     wire_dtype: str = "float32"
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     prefetch: bool = False
