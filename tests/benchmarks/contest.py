@@ -22,7 +22,7 @@ from contestants.nets import NETS
 from contestants.task import VARIABLE
 from harness import free_ports
 from namespaces import PORT
-from standings import ContestError, judge, read_points
+from standings import MIN_CORES, ContestError, judge, read_points
 
 PROGRAMS = pathlib.Path(__file__).parent / "contestants"
 START_SECS = 300
@@ -55,6 +55,9 @@ class Task(NamedTuple):
 
 class Contest:
     """What the runs have in common."""
+
+    num_ps = 1
+    min_cores = MIN_CORES
 
     def __init__(self, args, network, records):
         self._num_workers, self._secs, self._torch = args.num_workers, args.secs, args.torch_python
@@ -90,7 +93,7 @@ class Contest:
         used, until = _cpu_secs(processes), time.monotonic()
         cores = {name: (used[name] - cpu[name]) / (until - at) for name in cpu}
         workers = [read_points((folder / name).read_text()) for name in counters]
-        return judge(workers, cores, WARM_SECS)
+        return judge(workers, cores, WARM_SECS, self.min_cores)
 
     def _wait(self, processes, deadline, is_done):
         while not is_done():
@@ -115,7 +118,7 @@ class Contest:
 
     def _tasks(self, contestant, net):
         """What is to be started."""
-        counts = {"ps": 1, "worker": self._num_workers, "chief": 1}
+        counts = {"ps": self.num_ps, "worker": self._num_workers, "chief": 1}
         jobs = JOBS.get(contestant.family, ["ps", "worker"])
         names = [(job, index) for job in jobs for index in range(counts[job])]
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(names))]

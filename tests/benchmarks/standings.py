@@ -73,13 +73,14 @@ def fall_of_loss(points):
     return statistics.mean(losses[:tenth]), statistics.mean(losses[-tenth:])
 
 
-def judge(workers, cores, warm_secs):
+def judge(workers, cores, warm_secs, min_cores=MIN_CORES):
     """The measured rate; ContestError if it is not one of training.
 
     Args:
       workers: for each counter its points.
       cores: of each task.
       warm_secs: what the window leaves out at first.
+      min_cores: of a worker that trains.
     """
     start, end = common_window(workers, warm_secs)
     if any(steps_at(points, end) - steps_at(points, start) < 1 for points in workers):
@@ -87,7 +88,7 @@ def judge(workers, cores, warm_secs):
     falls = [fall_of_loss(points) for points in workers]
     if any(fall is None or not fall[1] < fall[0] for fall in falls):
         raise ContestError(f"it does not train: loss, at first and at last, of each worker: {falls}")
-    idle = [name for name, used in cores.items() if name.startswith("worker") and used < MIN_CORES]
+    idle = [name for name, used in cores.items() if name.startswith("worker") and used < min_cores]
     if idle:
         raise ContestError(f"{', '.join(idle)} did nothing while it was measured")
     rate = sum(steps_per_sec(points, start, end) for points in workers)
