@@ -164,6 +164,8 @@ class TrainConfig:
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     prefetch: bool = False
     """Async: a worker pulls the next step's variables while it computes, without its own last update."""
+    accumulate_steps: int = 1
+    """Batches of a worker's step, whose mean gradient is pushed."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0
@@ -208,6 +210,7 @@ class TrainConfig:
         found = []
         for name in (
             "batch_size",
+            "accumulate_steps",
             "train_steps",
             "replicas_to_aggregate",
             "save_checkpoint_steps",

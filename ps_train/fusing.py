@@ -112,7 +112,7 @@ class _Flat(NamedTuple):
         return {i: tf.reshape(whole[starts[i] : starts[i + 1]], shapes[i]) for i in wanted}
 
 
-def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), prefetch=None):
+def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
     """Makes flat variables and has the graph use them.
 
     Args:
@@ -121,7 +121,7 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), prefetch=None):
       fuse_bytes: the size up to which a variable becomes part of a flat one; 0: none does.
       wire_dtype: the type in which trainable variables go to a worker in `runs`.
       cold: ops that initialize and restore variables.
-      prefetch: a Prefetch that keeps the trainable variables that the first of the runs pulls, or None.
+      kept: a Kept for the trainable variables that the first of the runs pulls, or None.
 
     Returns:
       Fused; None if there is nothing to fuse.
@@ -141,7 +141,7 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), prefetch=None):
             flats += states
             replaced.update((one.op, update) for one in group)
         for flat in flats:
-            _reroute_reads(found, flat, wire_dtype, prefetch, moved, replaced)
+            _reroute_reads(found, flat, wire_dtype, kept, moved, replaced)
         _replace_awaited(graph, replaced)
         load = tf.group(*map(_fill, flats)), tf.group(*map(_clear, flats))
         for flat in flats:
@@ -319,7 +319,7 @@ def _whole(tensors):
     return split.inputs[0] if is_all and split.inputs[0].shape.rank == 1 else None
 
 
-def _reroute_reads(found, flat, wire_dtype, prefetch, moved, replaced):
+def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):
     """Gives pieces of a flat variable to all that reads its members."""
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for index, variable in enumerate(flat.members):
@@ -331,9 +331,9 @@ def _reroute_reads(found, flat, wire_dtype, prefetch, moved, replaced):
             groups[task, before].append((index, read))
     for (task, before), reads in groups.items():
         is_pulled = flat.members[0].op in found.trainable and task is not None and not is_ps(task)
-        is_kept = is_pulled and prefetch is not None and not before
+        is_kept = is_pulled and kept is not None and not before
         is_kept = is_kept and all(found.stepping[read] == 0 for _, read in reads)
-        keep = functools.partial(prefetch.keep, device=task) if is_kept else lambda tensor: tensor
+        keep = functools.partial(kept.keep, device=task) if is_kept else lambda tensor: tensor
         pieces = _pull(
             flat, {index for index, _ in reads}, before, task, wire_dtype if is_pulled else EXACT, keep
         )

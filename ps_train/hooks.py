@@ -145,6 +145,11 @@ class StepHook(tf1.train.SessionRunHook):
         self.is_last = self.is_reached or bool(self._asked) or self._guard.should_stop
         return self.is_last
 
+    def count_examples(self, examples):
+        """Counts a batch that is not the last of its step; a failure of the job ends the step."""
+        self._raise_failure()
+        self._report.examples += int(examples)
+
     def ask_to_stop(self, reason):
         """Makes this step the last one, for what `describe_end` is to say; from any thread."""
         self._asked, self.is_last = reason, True
@@ -273,6 +278,13 @@ class StepRunner:
         self.checkpoint_hook: Any = None
         self.wait_hook: Any = None
         self.update_loops: list[Any] = []
+        self._start: Any = None
+        self._add: Any = None
+        self._num_adds = 0
+
+    def accumulate(self, start, add, count):
+        """Has each step be preceded by the op `start` and `count` batches of the op `add`."""
+        self._start, self._add, self._num_adds = start, add, count
 
     def loop(self, session):
         """Steps until the target, the end of the data or a stop; then the wait for the other tasks.
@@ -297,9 +309,13 @@ class StepRunner:
             self._session = self._step_hook.session
             self._call = self._session.make_callable([self._step, self._fetches])
             self._count = 0
+            if self._num_adds:
+                self._call_start = self._session.make_callable(self._start)
+                self._call_add = self._session.make_callable([self._add, self._fetches["examples"]])
         end = time.monotonic() + self.BURST_SECS
         while not self._step_hook.is_last and time.monotonic() < end:
             try:
+                self._run_batches()
                 self._run_one(step_context)
             except tf.errors.InvalidArgumentError as error:
                 if not (self._skips_bad_numbers and is_bad_number(error)):
@@ -311,6 +327,13 @@ class StepRunner:
                     raise
                 raise as_preemption(error, self._is_ps_lost) from error
             self._count += 1
+
+    def _run_batches(self):
+        """All batches of a step but the last."""
+        if self._num_adds:
+            self._call_start()
+        for _ in range(self._num_adds):
+            self._step_hook.count_examples(self._call_add()[1])
 
     def _run_one(self, step_context):
         if self._wants_hooks():

@@ -1,26 +1,32 @@
-"""Variables that were pulled during the step before: a worker's step neither waits for them nor for its own last update.
+"""Variables that a worker keeps from one step to the next, and does not pull when it needs them.
 
-    prefetch = Prefetch()
-    kept = prefetch.keep(tensor, "/job:worker/task:0")     # for each tensor that arrives; what the step is to use in its place
-    first_pull = prefetch.finish(train_op)                 # to be run once before the first step of each session
+    kept = Kept()
+    value = kept.keep(tensor, "/job:worker/task:0")     # for each tensor that arrives; what the step is to use in its place
+    kept.pull                                           # op: the values are those that the ps has now
+    kept.pull_during(train_op)                          # --prefetch: the step pulls those of the next one
 
-The worker keeps what it pulled in variables of its own. A step computes with them, and from its start on pulls those of the next
-step, while it computes and pushes: on a network, a step takes as long as the longer of the two ways, and not as long as both.
-The price is that each gradient is of variables that lack this worker's own last update, and what others did in one more step
-(staleness). The report counts it.
+With `--prefetch`, a step computes with what it has, and from its start on pulls what the next one needs, while it computes and
+pushes: on a network, a step takes as long as the longer of the two ways, and not as long as both. The price is that each gradient
+is of variables that lack this worker's own last update, and what others did in one more step (staleness). The report counts it.
+
+With `--accumulate_steps`, all batches of a step use what was pulled before the first of them.
 """
 
 from ps_train.compat import tf, tf1
 
 
-class Prefetch:
-    """The tensors of a graph that are kept from one step to the next."""
+class Kept:
+    """The tensors of a graph that are kept.
+
+    Attributes:
+      pull: op, once all are known.
+    """
 
     def __init__(self):
-        self._first, self._next = [], []
+        self._pulls, self._pulls_after = [], []
 
     def keep(self, tensor, device):
-        """What the last step pulled in place of a tensor.
+        """What was pulled last in place of a tensor.
 
         Args:
           tensor: of a shape that is known, from a ps.
@@ -29,18 +35,22 @@ class Prefetch:
         Returns:
           tensor on that device.
         """
-        with tf1.device(device), tf1.name_scope(None, "ps_train/prefetch"):
+        with tf1.device(device), tf1.name_scope(None, "ps_train/kept"):
             kept = tf1.Variable(
                 lambda: tf.zeros(tensor.shape, tensor.dtype), trainable=False, use_resource=True, collections=[],
             )  # fmt: skip
             value = kept.read_value()
-            self._first.append(kept.assign(tensor, read_value=False))
+            self._pulls.append(kept.assign(tensor, read_value=False))
             # A read that is done keeps its tensor, whatever the variable is given afterwards.
             with tf1.control_dependencies([value.op]):
-                self._next.append(kept.assign(tensor, read_value=False))
+                self._pulls_after.append(kept.assign(tensor, read_value=False))
         return value
 
-    def finish(self, step):
-        """Has the op of a step pull for the next one; returns the op that pulls for the first."""
-        step._add_control_inputs(self._next)
-        return tf.group(*self._first)
+    @property
+    def pull(self):
+        """Makes the op."""
+        return tf.group(*self._pulls)
+
+    def pull_during(self, step):
+        """Has the op of a step pull for the next one, as soon as it has read what it uses itself."""
+        step._add_control_inputs(self._pulls_after)

@@ -92,6 +92,7 @@ def _run_member(task, cluster, config, report):
         config.wire_dtype,
         config.fuse_limit,
         config.prefetch,
+        config.accumulate_steps,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

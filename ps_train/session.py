@@ -15,7 +15,7 @@ from typing import Any
 from ps_train import fusing, placement
 from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
-from ps_train.compat import tf1
+from ps_train.compat import tf, tf1
 from ps_train.ending import (
     AtEnd,
     StopNoticeHook,
@@ -27,10 +27,11 @@ from ps_train.ending import (
 from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
-from ps_train.prefetch import Prefetch
+from ps_train.prefetch import Kept
 from ps_train.stall_watch import StallWatch
 from ps_train.transport import pack
 from ps_train.updates import SYNC_OPTIMIZERS
+from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.standing import describe
@@ -148,28 +149,39 @@ def make(
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
-    runs = [step, *([optimizer.update_op] for optimizer in optimizers)]
-    ordered.append(_TransportHook(runs, runtime.context, creator))
+    adds = [accumulation.add for accumulation in tf1.get_collection(ACCUMULATIONS)]
+    runs = [[*step, *adds], *([optimizer.update_op] for optimizer in optimizers)]
+    ordered.append(_TransportHook(runs, runtime.context, creator, step_runner))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
 class _TransportHook(tf1.train.SessionRunHook):
     """Changes how tensors travel when all hooks have made their ops, among them the one that keeps the graph beside checkpoints."""
 
-    def __init__(self, runs, context, creator):
-        self._runs, self._context, self._creator = runs, context, creator
+    def __init__(self, runs, context, creator, runner):
+        self._runs, self._context, self._creator, self._runner = runs, context, creator, runner
 
     def begin(self):
         """Changes the default graph, which is not finalized yet."""
         graph, context = tf1.get_default_graph(), self._context
         wire_dtype = context.wire_dtype
-        prefetch = Prefetch() if context.prefetch else None
+        kept = Kept() if context.prefetch or context.accumulate_steps > 1 else None
         self._creator.fused = fusing.fuse(
-            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops, prefetch
+            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops, kept
         )
-        pack(graph, self._runs, context.pack_bytes, wire_dtype, prefetch)
-        if prefetch is not None:
-            self._creator.first_pull = prefetch.finish(self._runs[0][0])
+        pack(graph, self._runs, context.pack_bytes, wire_dtype, kept)
+        if kept is None:
+            return
+        pull = self._creator.first_pull = kept.pull
+        if context.prefetch:
+            kept.pull_during(self._runs[0][0])
+        accumulations = graph.get_collection(ACCUMULATIONS)
+        if accumulations and self._runner is not None:
+            start = [accumulation.start for accumulation in accumulations] + (
+                [] if context.prefetch else [pull]
+            )
+            add = tf.group(*(accumulation.add for accumulation in accumulations))
+            self._runner.accumulate(tf.group(*start), add, context.accumulate_steps - 1)
 
 
 def _publish_training(context, monitor, optimizers, train_steps):

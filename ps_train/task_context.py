@@ -22,6 +22,7 @@ class TaskContext:
       on_worker_loss: 'fail' or 'continue' when a worker that a synchronous job needs is lost.
       on_nan: 'stop', 'skip' or 'ignore'.
       pack_bytes, wire_dtype: the size up to which tensors travel together, and their type on the way; see `transport`.
+      accumulate_steps: batches whose gradients a worker adds up before it pushes; see `updates.accumulation`.
       prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
     """
@@ -36,6 +37,7 @@ class TaskContext:
     wire_dtype: str = "float32"
     fuse_bytes: int = 0
     prefetch: bool = False
+    accumulate_steps: int = 1
 
     @property
     def is_chief(self):
@@ -84,8 +86,8 @@ def current():
 def global_batch_size(batch_size):
     """How many examples one global step uses: what to count epochs and learning-rate schedules by.
 
-    In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), so that
-    a schedule in steps runs that much faster through the data. In `model_fn`, for a rate that falls every two epochs
+    In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), and with
+    `--accumulate_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In `model_fn`, for a rate that falls every two epochs
     whatever the cluster and the update rule:
 
         steps = 2 * NUM_EXAMPLES // ps_train.global_batch_size(64)
@@ -103,7 +105,9 @@ def global_batch_size(batch_size):
     64
     """
     context = current_or_none()
-    return batch_size * (context.quorum if context is not None and context.update == "sync" else 1)
+    if context is None:
+        return batch_size
+    return batch_size * context.accumulate_steps * (context.quorum if context.update == "sync" else 1)
 
 
 def current_or_none():

@@ -46,7 +46,7 @@ def map_gradient(function, gradient):
     return function(gradient)
 
 
-def pack(graph, runs, pack_bytes, wire_dtype=EXACT, prefetch=None):
+def pack(graph, runs, pack_bytes, wire_dtype=EXACT, kept=None):
     """Has the small variables of a ps travel as one in a step, and its small gradients, and each of the others once.
 
     Args:
@@ -55,33 +55,33 @@ def pack(graph, runs, pack_bytes, wire_dtype=EXACT, prefetch=None):
         What leads to none or to several of them is left as it is.
       pack_bytes: the size up to which a tensor is small; 0: none is packed.
       wire_dtype: the type in which trainable variables go to a worker.
-      prefetch: a Prefetch that keeps the trainable variables that the first of the runs pulls, or None.
+      kept: a Kept for the trainable variables that the first of the runs pulls, or None.
     """
-    if not pack_bytes and wire_dtype == EXACT and prefetch is None:
+    if not pack_bytes and wire_dtype == EXACT and kept is None:
         return
     parts = [ancestors(run) for run in runs]
     counts = collections.Counter(op for found in parts for op in found)
     with graph.as_default(), tf1.control_dependencies(None):
         for number, found in enumerate(parts):
             own = [op for op in found if counts[op] == 1]
-            _pack_reads(graph, own, pack_bytes, wire_dtype, None if number else prefetch)
+            _pack_reads(graph, own, pack_bytes, wire_dtype, None if number else kept)
             _pack_pushes(own, pack_bytes)
 
 
-def _pack_reads(graph, ops, pack_bytes, wire_dtype, prefetch):
+def _pack_reads(graph, ops, pack_bytes, wire_dtype, kept):
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
         is_pulled = variable.op in trainable and not is_ps(task)
         wire = wire_dtype if is_pulled else EXACT
-        is_kept = is_pulled and prefetch is not None and not before
+        is_kept = is_pulled and kept is not None and not before
         kind = variable.dtype.base_dtype if _is_small(variable, pack_bytes) else variable.op
         groups[variable.device, task, before, wire, kind, is_kept].append((variable, uses))
     for (device, task, before, wire, _, is_kept), members in groups.items():
         for part in chunks(members, lambda member: num_bytes(member[0])):
             with tf1.device(device), tf1.control_dependencies(before):
                 values = [variable.read_value() for variable, _ in part]
-            keep = functools.partial(prefetch.keep, device=task) if is_kept else None
+            keep = functools.partial(kept.keep, device=task) if is_kept else None
             pieces = _send(values, device, task, "pack_reads", wire, keep)
             for piece, (_, uses) in zip(pieces, part, strict=True):
                 reroute(uses, piece)

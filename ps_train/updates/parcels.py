@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
 from ps_train.transport import chunks, map_gradient, num_bytes, unpack
+from ps_train.updates.accumulation import Accumulation
 from ps_train.updates.finite import check_all, check_gradients
 from ps_train.wire import decode, encode, is_lossy
 
@@ -66,6 +67,8 @@ def send_gradients(grads_and_vars, loss, context):
     checked = check_gradients(grads_and_vars, loss, context.on_nan)
     max_bytes = max(context.pack_bytes, context.fuse_bytes)
     parcels = make_parcels(checked, max_bytes, context.worker_device)
+    if context.accumulate_steps > 1:
+        parcels = _accumulate(parcels, context)
     encoded = [_encode(parcel, context) for parcel in parcels]
     if context.wire_dtype == "float16" and context.on_nan != "ignore":  # it holds no more than 65504
         named = [
@@ -75,6 +78,16 @@ def send_gradients(grads_and_vars, loss, context):
         with tf1.device(context.worker_device):
             encoded = [[part] for part in check_all(named, context.on_nan)]
     return [_decode(parcel, parts) for parcel, parts in zip(parcels, encoded, strict=True)]
+
+
+def _accumulate(parcels, context):
+    accumulation = Accumulation(context.accumulate_steps)
+    with tf1.device(context.worker_device):
+        means = [
+            parcel._replace(gradient=accumulation.mean(parcel.gradient, parcel.name)) for parcel in parcels
+        ]
+        accumulation.finish()
+    return means
 
 
 def in_order(pieces, grads_and_vars):

@@ -18,7 +18,7 @@ from ps_train.config import TrainConfig
 from ps_train.inputs import build_input_init
 from ps_train.model import ModelSpec
 from ps_train.model.loading import Model
-from ps_train.prefetch import Prefetch
+from ps_train.prefetch import Kept
 from ps_train.transport import pack
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 
@@ -84,12 +84,13 @@ def build(
     runs = [[ops.step, ops.loss], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
     with ops.graph.as_default():
         init = tf1.global_variables_initializer()
-    prefetch = Prefetch() if prefetches else None
-    fused = fusing.fuse(ops.graph, runs, fuse_bytes, wire_dtype, [init], prefetch)
-    pack(ops.graph, runs, pack_bytes, wire_dtype, prefetch)
-    if prefetch is not None:
+    kept = Kept() if prefetches else None
+    fused = fusing.fuse(ops.graph, runs, fuse_bytes, wire_dtype, [init], kept)
+    pack(ops.graph, runs, pack_bytes, wire_dtype, kept)
+    if kept is not None:
         with ops.graph.as_default():
-            tf1.add_to_collection(FIRST_PULL, prefetch.finish(ops.step))
+            tf1.add_to_collection(FIRST_PULL, kept.pull)
+            kept.pull_during(ops.step)
     return ops, fused, init
 
 

@@ -78,5 +78,5 @@ def test_nothing_that_is_not_trained_is_kept():
 
     run = run_on_own_servers(model_fn, PACK, fuse_bytes=PACK, prefetches=True)
     run.steps(3)
-    kept = [op for op in run.ops.graph.get_operations() if op.type == "VarHandleOp" and "prefetch" in op.name]
+    kept = [op for op in run.ops.graph.get_operations() if op.type == "VarHandleOp" and "kept" in op.name]
     assert kept and run.session.run(run.ops.loss) == 3.0

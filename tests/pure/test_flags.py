@@ -79,6 +79,7 @@ EVERY_SETTING = TrainConfig(
     wire_dtype="bfloat16",
     fuse_bytes="8192",
     prefetch=True,
+    accumulate_steps=3,
     seed=5,
     profile_steps=12,
     report_file="r.json",

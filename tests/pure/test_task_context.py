@@ -15,10 +15,10 @@ def enter(monkeypatch):
     """Makes this process a worker of such a cluster."""
     monkeypatch.setattr(task_context, "_current", [])
 
-    def set_to(update, num_workers, quorum=None):
+    def set_to(update, num_workers, quorum=None, **settings):
         workers = ",".join(f"w{number}:1" for number in range(num_workers))
         cluster = Cluster.from_hosts("p0:1", workers)
-        task_context.set_current(TaskContext(TaskId("worker", 0), cluster, update, quorum))
+        task_context.set_current(TaskContext(TaskId("worker", 0), cluster, update, quorum, **settings))
 
     return set_to
 
@@ -32,6 +32,11 @@ def test_a_schedule_by_examples_is_the_same_in_every_cluster(enter, update, num_
     decay_steps = 2 * EXAMPLES // ps_train.global_batch_size(BATCH)
     used = decay_steps * batches * BATCH  # by the definition of a global step
     assert used == 2 * EXAMPLES
+
+
+def test_batches_whose_gradients_are_added_up_count(enter):
+    enter("sync", 4, 3, accumulate_steps=5)
+    assert ps_train.global_batch_size(10) == 10 * 3 * 5
 
 
 def test_outside_a_cluster_a_step_is_a_batch(monkeypatch):

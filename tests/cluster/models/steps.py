@@ -10,15 +10,22 @@ def batch(shard, step):
     return x, x @ [2.0, -3.0] + 0.5
 
 
-def trajectory(shards, steps, lr=0.0625):
-    """(w, b) after `steps` updates with the mean of one gradient of each shard."""
+def trajectory(shards, steps, lr=0.0625, batches=1, delay=0):
+    """(w, b) after `steps` updates with the mean of the gradients of `batches` batches of each shard.
+
+    A gradient is of the weights of `delay` updates before.
+    """
     w, b = np.zeros(2), 0.0
+    seen = [(w, b)] * (delay + 1)
     for step in range(steps):
         gradients = []
+        old_w, old_b = seen[-1 - delay]
         for shard in range(shards):
-            x, y = batch(shard, step)
-            error = x @ w + b - y
-            gradients.append((2 * x.T @ error / len(x), 2 * error.mean()))
-        w = w - lr * sum(g for g, _ in gradients) / shards
-        b = b - lr * sum(g for _, g in gradients) / shards
+            for number in range(step * batches, (step + 1) * batches):
+                x, y = batch(shard, number)
+                error = x @ old_w + old_b - y
+                gradients.append((2 * x.T @ error / len(x), 2 * error.mean()))
+        w = w - lr * sum(g for g, _ in gradients) / len(gradients)
+        b = b - lr * sum(g for _, g in gradients) / len(gradients)
+        seen.append((w, b))
     return w, b

@@ -1,0 +1,46 @@
+"""Jobs that pull ahead, or add up gradients before they push: their weights against NumPy's."""
+
+import sys
+
+import numpy as np
+import pytest
+from harness import MODELS, checkpoint_of
+
+sys.path.insert(0, str(MODELS))
+from steps import trajectory
+
+pytestmark = pytest.mark.cluster
+STEPS = 12
+
+
+def train(make_job, num_workers, *flags):
+    """The reports of a job's workers and the weights of its checkpoint."""
+    job = make_job(num_workers=num_workers, flags=[f"--train_steps={STEPS}", *flags])
+    job.start_all()
+    job.expect_exits(0)
+    values = checkpoint_of(job.train_dir)
+    return [task.report for task in job.tasks[1:]], (values["w"], values["b"])
+
+
+@pytest.mark.parametrize(("update", "num_workers"), [("async", 1), ("sync", 2)])
+def test_a_step_can_have_several_batches(make_job, update, num_workers):
+    reports, found = train(make_job, num_workers, f"--update={update}", "--accumulate_steps=3")
+    for value, expected in zip(found, trajectory(num_workers, STEPS, batches=3), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for report in reports:
+        assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_variables_can_be_pulled_a_step_ahead(make_job, batches):
+    reports, found = train(make_job, 1, "--prefetch", f"--accumulate_steps={batches}")
+    for value, expected in zip(found, trajectory(1, STEPS, batches=batches, delay=1), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+    assert reports[0]["staleness"] == pytest.approx((STEPS - 1) / STEPS), "the first step has nothing to lack"
+
+
+def test_sparse_gradients_are_not_added_up(make_job):
+    job = make_job(num_workers=1, model="table.py", params="parts=1", flags=["--accumulate_steps=2"])
+    _, worker = job.start_all()
+    job.expect_exits(1)
+    assert "is sparse, and cannot be added up over batches. Leave out --accumulate_steps" in worker.log
