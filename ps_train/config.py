@@ -164,6 +164,8 @@ class TrainConfig:
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     prefetch: bool = False
     """Async: a worker pulls the next step's variables while it computes, without its own last update."""
+    topk: float = 1.0
+    """Fraction of a gradient's elements, the largest, that is sent; what is left out is added to the next gradient."""
     accumulate_steps: int = 1
     """Batches of a worker's step, whose mean gradient is pushed."""
     seed: int | None = None
@@ -230,6 +232,10 @@ class TrainConfig:
                 found.append(
                     f"--{name}={shown(size, 40)[1:-1]} is not a size. Expected a whole number of bytes, or auto."
                 )
+        if not 0 < self.topk <= 1:
+            found.append(
+                f"--topk={self.topk:g} is not a part of a gradient's elements. Expected a number above 0, up to 1 for all."
+            )
         if self.prefetch and self.update == "sync":
             found.append(
                 "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "

@@ -93,6 +93,7 @@ def _run_member(task, cluster, config, report):
         config.fuse_limit,
         config.prefetch,
         config.accumulate_steps,
+        config.topk,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

@@ -24,6 +24,7 @@ class TaskContext:
       pack_bytes, wire_dtype: the size up to which tensors travel together, and their type on the way; see `transport`.
       accumulate_steps: batches whose gradients a worker adds up before it pushes; see `updates.accumulation`.
       prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
+      topk: the fraction of a gradient's elements, the largest, that is sent; see `updates.parcels`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
     """
 
@@ -38,6 +39,7 @@ class TaskContext:
     fuse_bytes: int = 0
     prefetch: bool = False
     accumulate_steps: int = 1
+    topk: float = 1.0
 
     @property
     def is_chief(self):

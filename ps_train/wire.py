@@ -10,6 +10,8 @@
 | `bfloat16`, `float16` | 2 bytes | 1/256, 1/2048 of the element (`float16`: of no more than 65504, no less than 6e-5) |
 | `int8` | 1 byte, and 4 for each BLOCK of them | 1/254 of the largest of its block |
 
+`select` and `spread` are for gradients of which only the largest elements travel.
+
 Tensors of integers always travel as they are, and so does, with `int8`, what has fewer than MIN_QUANTIZED elements.
 """
 
@@ -21,6 +23,7 @@ EXACT = "float32"  # of the types in which tensors travel, the one that means: a
 BLOCK = 256
 MIN_QUANTIZED = 1024
 LEVELS = 127.0
+SAMPLE = 2**16
 TINY = 1e-30  # a scale that is no less, so that a block of zeros is not divided by zero
 
 
@@ -68,6 +71,35 @@ def decode(parts, shape, dtype):
         return values
     flat = tf.reshape(values * scales[0], [-1])
     return tf.reshape(flat[: math.prod(shape)] if math.prod(shape) % BLOCK else flat, shape)
+
+
+def select(tensor, fraction):
+    """The elements of a tensor that are the largest, whatever their sign.
+
+    Args:
+      tensor: of floating point and of a shape that is known.
+      fraction: of all elements; about so many are selected, as the bound is that of a sample if there are more than SAMPLE.
+
+    Returns:
+      (int32 `[selected]`, their places in the flat tensor; their values; the tensor with zeros in their places).
+    """
+    flat = tf.reshape(tensor, [-1])
+    size = tensor.shape.num_elements()
+    stride = -(-size // SAMPLE)
+    sample = tf.abs(flat[::stride])
+    count = max(1, round(fraction * -(-size // stride)))
+    # A zero is never worth sending.
+    bound = tf.maximum(tf.math.top_k(sample, count, sorted=True).values[-1], TINY)
+    is_large = tf.abs(flat) >= bound
+    places = tf.reshape(tf.where(is_large), [-1])
+    rest = tf.reshape(tf.where(is_large, tf.zeros_like(flat), flat), tensor.shape)
+    return tf.cast(places, tf.int32), tf.gather(flat, places), rest
+
+
+def spread(places, values, shape):
+    """A tensor of zeros with these values in these places, as of `select`."""
+    flat = tf.scatter_nd(places[:, tf.newaxis], values, [math.prod(shape)])
+    return tf.reshape(flat, shape)
 
 
 def send(tensor, source, target, wire_dtype=EXACT):

@@ -7,7 +7,7 @@
 A synchronous update then needs one accumulator for all of them on a ps and not one for each: sums are the same, element by
 element.
 
-What `int8` takes off a gradient is kept on the worker and added to its next one (error feedback: Seide et al., "1-Bit Stochastic
+What `int8` takes off a gradient, and what `--topk` leaves out, is kept on the worker and added to its next one (error feedback: Seide et al., "1-Bit Stochastic
 Gradient Descent", 2014), so that nothing is lost for good. It is gone with the worker's session, as when a ps was lost.
 """
 
@@ -18,9 +18,9 @@ from ps_train.compat import tf, tf1
 from ps_train.transport import chunks, map_gradient, num_bytes, unpack
 from ps_train.updates.accumulation import Accumulation
 from ps_train.updates.finite import check_all, check_gradients
-from ps_train.wire import decode, encode, is_lossy
+from ps_train.wire import EXACT, decode, encode, is_lossy, select, spread
 
-SPARSE_TYPES = {"int8": "bfloat16"}  # rows have no blocks
+SHORT_TYPES = {"int8": "bfloat16"}  # rows and single elements have no blocks
 
 
 class Parcel(NamedTuple):
@@ -76,8 +76,9 @@ def send_gradients(grads_and_vars, loss, context):
             for parcel, parts in zip(parcels, encoded, strict=True)
         ]
         with tf1.device(context.worker_device):
-            encoded = [[part] for part in check_all(named, context.on_nan)]
-    return [_decode(parcel, parts) for parcel, parts in zip(parcels, encoded, strict=True)]
+            checked = check_all(named, context.on_nan)
+        encoded = [[first, *parts[1:]] for first, parts in zip(checked, encoded, strict=True)]
+    return [_decode(parcel, parts, context) for parcel, parts in zip(parcels, encoded, strict=True)]
 
 
 def _accumulate(parcels, context):
@@ -108,29 +109,44 @@ def _encode(parcel, context):
     gradient, wire_dtype = parcel.gradient, context.wire_dtype
     with tf1.device(context.worker_device):
         if isinstance(gradient, tf.IndexedSlices):
-            wire_dtype = SPARSE_TYPES.get(wire_dtype, wire_dtype)
+            wire_dtype = SHORT_TYPES.get(wire_dtype, wire_dtype)
             return [map_gradient(lambda values: encode(values, wire_dtype)[0], gradient)]
-        if wire_dtype != "int8" or not is_lossy(gradient, wire_dtype):
+        if not (_is_selected(gradient, context) or (wire_dtype == "int8" and is_lossy(gradient, wire_dtype))):
             return encode(gradient, wire_dtype)
         left = tf1.Variable(
             tf.zeros(gradient.shape, gradient.dtype), trainable=False, use_resource=True, name="left_over",
             collections=[tf1.GraphKeys.LOCAL_VARIABLES],
         )  # fmt: skip
         wanted = gradient + left.read_value()
-        values, scales = encode(wanted, wire_dtype)
-        kept = left.assign(wanted - decode([values, scales], gradient.shape, gradient.dtype))
-        with tf1.control_dependencies([kept.op]):
-            return [values, tf.identity(scales)]
+        if _is_selected(gradient, context):
+            places, values, rest = select(wanted, context.topk)
+            parts = [tf.cast(values, _type_of_values(gradient, wire_dtype)), places]
+        else:
+            parts = encode(wanted, wire_dtype)
+            rest = wanted - decode(parts, gradient.shape, gradient.dtype)
+        with tf1.control_dependencies([left.assign(rest).op]):
+            return [parts[0], tf.identity(parts[1])]
 
 
-def _decode(parcel, parts):
-    variable = parcel.variables[0]
+def _is_selected(gradient, context):
+    is_large = is_lossy(gradient, "int8")  # of MIN_QUANTIZED elements or more
+    return context.topk < 1 and is_large
+
+
+def _type_of_values(gradient, wire_dtype):
+    return gradient.dtype if wire_dtype == EXACT else SHORT_TYPES.get(wire_dtype, wire_dtype)
+
+
+def _decode(parcel, parts, context):
+    variable, sent = parcel.variables[0], parcel.gradient
     dtype = variable.dtype.base_dtype
     with tf1.device(variable.device):
         if isinstance(parts[0], tf.IndexedSlices):
             gradient = map_gradient(lambda values: decode([values], None, dtype), parts[0])
+        elif _is_selected(sent, context):
+            gradient = spread(parts[1], tf.cast(parts[0], dtype), sent.shape)
         else:
-            gradient = decode(parts, parcel.gradient.shape, dtype)
+            gradient = decode(parts, sent.shape, dtype)
     return parcel._replace(gradient=gradient)
 
 

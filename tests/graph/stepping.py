@@ -68,6 +68,7 @@ def build(
     fuse_bytes=0,
     index=0,
     prefetches=False,
+    topk=1.0,
 ):
     """(TrainOps of worker 0, what was fused, op that initializes)."""
     context = task_context.TaskContext(
@@ -77,6 +78,7 @@ def build(
         pack_bytes=pack_bytes,
         wire_dtype=wire_dtype,
         fuse_bytes=fuse_bytes,
+        topk=topk,
     )
     task_context.set_current(context)
     model = Model(input_fn, model_fn, "model", __file__)

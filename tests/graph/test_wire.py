@@ -8,7 +8,7 @@ from stepping import PACK, Run, build
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.model import ModelSpec
-from ps_train.wire import BLOCK, MIN_QUANTIZED, decode, encode
+from ps_train.wire import BLOCK, MIN_QUANTIZED, SAMPLE, decode, encode, select, spread
 
 pytestmark = pytest.mark.graph
 
@@ -102,3 +102,44 @@ def test_sparse_gradients_travel_in_16_bits(servers):
     _, values = Run(servers, build(servers, model_fn, PACK, wire_dtype="int8")).steps(1)
     np.testing.assert_allclose(values["table"][[1, 3]], 0.9, rtol=2.0**-8)
     assert (values["table"][[0, 2]] == 1.0).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (50, 40), (3 * SAMPLE + 5,)])
+def test_about_so_many_of_the_largest_are_selected(shape):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        places, chosen, rest = select(tf.constant(values), 0.1)
+        places, chosen, rest, whole = session.run([places, chosen, rest, spread(places, chosen, shape)])
+    assert abs(len(places) - max(1, values.size * 0.1)) <= max(1, values.size * 0.01)
+    np.testing.assert_array_equal(whole + rest, values)
+    np.testing.assert_array_equal(values.ravel()[places], chosen)
+    assert np.abs(chosen).min() >= np.abs(rest).max()
+
+
+def test_nothing_is_selected_of_zeros():
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        places, _, _ = select(tf.zeros([100]), 0.5)
+        assert session.run(places).size == 0
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("fuse_bytes", [0, 1 << 20])
+def test_what_is_not_among_the_largest_comes_later(servers, fuse_bytes, wire_dtype):
+    size = 2000
+    gradient = np.linspace(0.5, 1.0, size).astype(np.float32)
+
+    def model_fn(features, labels):
+        with tf1.device("/job:ps/task:0"):
+            w = tf1.get_variable("w", initializer=np.zeros([size], np.float32))
+        return ModelSpec(loss=tf.reduce_sum(w * gradient), optimizer=tf1.train.GradientDescentOptimizer(1.0))
+
+    run = Run(
+        servers, build(servers, model_fn, PACK, wire_dtype=wire_dtype, fuse_bytes=fuse_bytes, topk=0.25)
+    )
+    rtol = 2.0**-8
+    _, values = run.steps(1)
+    np.testing.assert_allclose(values["w"][1500:], -gradient[1500:], rtol=rtol)
+    assert (values["w"][:1499] == 0).all()
+    _, values = run.steps(11)
+    lacks = 1 + values["w"] / (12 * gradient)  # of what plain steps would have come to
+    assert (lacks < 0.5).all() and lacks.mean() < 0.25 and (values["w"] != 0).all()

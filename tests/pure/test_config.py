@@ -55,6 +55,14 @@ def test_the_defaults_are_valid():
             "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. Leave it out, "
             "or train with --update=async.",
         ),
+        (
+            {"topk": 0.0},
+            "--topk=0 is not a part of a gradient's elements. Expected a number above 0, up to 1 for all.",
+        ),
+        (
+            {"topk": float("nan")},
+            "--topk=nan is not a part of a gradient's elements. Expected a number above 0, up to 1 for all.",
+        ),
         ({"fuse_bytes": "-1"}, "--fuse_bytes=-1 is not a size. Expected a whole number of bytes, or auto."),
         ({"pack_bytes": None}, "--pack_bytes= is not a size. Expected a whole number of bytes, or auto."),
         ({"update": "asnc"}, "--update=asnc is not an update rule. Expected async or sync."),

@@ -80,6 +80,7 @@ EVERY_SETTING = TrainConfig(
     fuse_bytes="8192",
     prefetch=True,
     accumulate_steps=3,
+    topk=0.25,
     seed=5,
     profile_steps=12,
     report_file="r.json",
