@@ -11,7 +11,8 @@ A ps that holds 200 small variables runs 200 updates a step and gathers 200 read
 ops of one type, elementwise, with the same scalars (learning rate, decay), become pieces of one flat variable, `[elements]`,
 and so do the optimizer's slots for them. A worker gets the flat variable as it lies there, with no copy on the ps, and sends one
 flat gradient, which one op applies. Each element goes through the same arithmetic as before; the update is the same bit for bit,
-but for the last bit with Adagrad and Adadelta (TensorFlow's reciprocal square root is another for a tensor's last elements).
+but for the last bit with Adagrad and Adadelta, and Ftrl with a `learning_rate_power` of its own (TensorFlow's reciprocal square
+root and power are others for a tensor's last elements).
 
 Names stay what they are: initializers and restores work on the variables themselves, from which `load` moves the values, leaving
 them empty. All other reads in the graph, a Saver's too, are given pieces of the flat ones; so is what is fetched by itself, and
@@ -42,7 +43,7 @@ from ps_train.transport import (
     task_of,
     unpack,
 )
-from ps_train.wire import EXACT, send
+from ps_train.wire import EXACT, joined, send
 
 # What an element becomes depends on the same element of the gradient and of the slots, and on scalars.
 RULES = ("GradientDescent", "Momentum", "Adagrad", "Adadelta", "Adam", "RMSProp", "CenteredRMSProp", "Ftrl")
@@ -142,10 +143,12 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
             replaced.update((one.op, update) for one in group)
         for flat in flats:
             _reroute_reads(found, flat, wire_dtype, kept, moved, replaced)
-        _replace_awaited(graph, replaced)
+        _replace_awaited(graph.get_operations(), replaced)
         load = tf.group(*map(_fill, flats)), tf.group(*map(_clear, flats))
         for flat in flats:
-            moved.update(_initializers(flat))
+            initializers = _initializers(flat)
+            moved.update((op.name, other) for op, other in initializers.items())
+            _replace_awaited([op for op in graph.get_operations() if op not in found.cold], initializers)
     moved.update((op.name, other) for op, other in replaced.items())
     _fetch_in_place(graph, moved)
     layout = json.dumps([[flat.handle.op.name, *(m.op.name for m in flat.members)] for flat in flats])
@@ -159,7 +162,7 @@ class _Graph:
       variables: global variables on a ps, by the op of their handle, in the order in which they were made.
       cold: ops that initialize and restore.
       stepping: ops that are part of exactly one of the runs -> its number.
-      awaited: ops that something waits for.
+      waiters: op -> the ops that wait for it.
     """
 
     def __init__(self, graph, runs, cold):
@@ -175,7 +178,10 @@ class _Graph:
         self.stepping = {op: number for number, ops in enumerate(found) for op in ops if counts[op] == 1}
         self.cold = set(ancestors(op for op in cold if op is not None)) - set(counts)
         self.ordered = [op for op in graph.get_operations() if op in self.stepping]
-        self.awaited = {before for op in graph.get_operations() for before in op.control_inputs}
+        self.waiters: dict[Any, list[Any]] = collections.defaultdict(list)
+        for op in graph.get_operations():
+            for before in op.control_inputs:
+                self.waiters[before].append(op)
 
     def reads(self, variable):
         """Ops that read a variable but to initialize or restore another."""
@@ -186,6 +192,9 @@ class _Graph:
     def is_updated_by_one(self, variable, update):
         """Whether nothing changes or reads a variable in a way that a piece cannot serve."""
         known = {"ReadVariableOp", "VarIsInitializedOp"}
+        waiters = self.waiters.get(variable.initializer, ())
+        if any(op in self.cold and op.type != "NoOp" for op in waiters):
+            return False  # another initial value waits for this one
         return all(
             op is update or op in self.cold or (op.type in known and not is_in_control_flow(op))
             for op in variable.handle.consumers()
@@ -242,7 +251,19 @@ def _kind(found, update):
     container = update.states["var"].handle.op.get_attr("container")
     is_trainable = update.states["var"].op in found.trainable
     scalars = tuple((name, _origin(found, tensor)) for name, tensor in update.scalars.items())
-    return found.stepping[op], op.type, op.device, attributes, devices, container, is_trainable, scalars
+    # Whoever runs or awaits one of the updates, and not the step, has to get no other.
+    waiters = frozenset(waiter.name for waiter in found.waiters.get(op, ()))
+    return (
+        found.stepping[op],
+        waiters,
+        op.type,
+        op.device,
+        attributes,
+        devices,
+        container,
+        is_trainable,
+        scalars,
+    )
 
 
 def _origin(found, tensor):
@@ -274,7 +295,7 @@ def _without_cycles(groups):
 def _fuse_updates(number, group):
     """The flat variables of a group and the op that updates them."""
     first = group[0]
-    device, total = first.op.device, sum(update.gradient.shape.num_elements() for update in group)
+    device, total = first.op.device, sum(update.states["var"].shape.num_elements() for update in group)
     flats = {}
     with tf1.device(device):
         for name, state in first.states.items():
@@ -282,6 +303,10 @@ def _fuse_updates(number, group):
                 dtype=state.dtype.base_dtype, shape=[total], name=f"{number}/{name}",
                 shared_name=f"ps_train/fused/{number}/{name}", container=state.handle.op.get_attr("container"),
             )  # fmt: skip
+            # By this name, whoever makes constants of variables looks for their values.
+            tf.raw_ops.ReadVariableOp(
+                resource=handle, dtype=state.dtype.base_dtype, name=f"{number}/{name}/Read/ReadVariableOp"
+            )
             flats[name] = _Flat(handle, [update.states[name] for update in group])
     before = {op for update in group for op in update.op.control_inputs}
     gradient = _join([update.gradient for update in group], device)
@@ -316,7 +341,12 @@ def _whole(tensors):
     pieces = [t.op.inputs[0] if t.op.type == "Reshape" else t for t in tensors]
     split = pieces[0].op
     is_all = split.type == "SplitV" and [piece.name for piece in pieces] == [t.name for t in split.outputs]
-    return split.inputs[0] if is_all and split.inputs[0].shape.rank == 1 else None
+    if not is_all or split.inputs[0].shape.rank != 1:
+        return None
+    # A control dependency may be that of the shapes alone.
+    ops = {op for tensor in tensors for op in (tensor.op, *(t.op for t in tensor.op.inputs[1:]))}
+    before = {other for op in (split, *ops) for other in op.control_inputs}
+    return split.inputs[0] if before <= set(ancestors([split.inputs[0]])) else None
 
 
 def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):
@@ -326,7 +356,7 @@ def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):
         for read in found.reads(variable):
             before = tuple(sorted(read.control_inputs, key=lambda op: op.name))
             tasks = {task_of(op.device) for op in read.outputs[0].consumers()}
-            can_travel = read in found.stepping and read not in found.awaited and len(tasks) == 1
+            can_travel = read in found.stepping and read not in found.waiters and len(tasks) == 1
             task = tasks.pop() if can_travel and not tasks & {"", task_of(flat.device)} else None
             groups[task, before].append((index, read))
     for (task, before), reads in groups.items():
@@ -344,7 +374,7 @@ def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):
             }
             reroute(uses, piece)
             moved[read.name], moved[read.outputs[0].name] = piece.op, piece
-            if read in found.awaited:
+            if read in found.waiters:
                 replaced[read] = piece.op
 
 
@@ -359,14 +389,14 @@ def _pull(flat, indices, before, task, wire, keep):
         pieces = {} if is_most else flat.pieces(whole, indices)
     if not is_most:
         return {index: keep(send(piece, flat.device, task, wire)) for index, piece in pieces.items()}
-    whole = keep(send(whole, flat.device, task, wire))
+    whole = keep(send(whole, flat.device, task, joined(wire)))
     with tf1.device(task):
         return flat.pieces(whole, indices)
 
 
-def _replace_awaited(graph, replaced):
-    """Has all ops wait for what came in place of what they waited for."""
-    for op in graph.get_operations():
+def _replace_awaited(ops, replaced):
+    """Has ops wait for what came in place of what they waited for."""
+    for op in ops:
         before = op.control_inputs
         if any(other in replaced for other in before) and op not in replaced:
             op._remove_all_control_inputs()
@@ -393,12 +423,12 @@ def _clear(flat):
 
 
 def _initializers(flat):
-    """For each member's initializer, by its name, an op that does the same to its piece."""
+    """For each member's initializer an op that does the same to its piece."""
     ops, start = {}, 0
     for member, size in zip(flat.members, flat.sizes, strict=True):
         value = member.initializer.inputs[1]
         with tf1.device(flat.device):
-            ops[member.initializer.name] = tf.raw_ops.ResourceStridedSliceAssign(
+            ops[member.initializer] = tf.raw_ops.ResourceStridedSliceAssign(
                 ref=flat.handle, begin=[start], end=[start + size], strides=[1], value=tf.reshape(value, [-1])
             )
         start += size

@@ -32,7 +32,7 @@ import math
 from typing import Any
 
 from ps_train.compat import tf, tf1
-from ps_train.wire import EXACT, is_lossy, send
+from ps_train.wire import EXACT, is_lossy, joined, send
 
 MAX_PACK_BYTES = 64 * 2**20  # of one message; TensorFlow's limit is 2 GB
 PUSHED = ("Identity", "Cast")  # synchronous updates', and those of a gradient that was rounded
@@ -74,7 +74,7 @@ def _pack_reads(graph, ops, pack_bytes, wire_dtype, kept):
     for variable, task, before, uses in _remote_reads(graph, ops):
         is_pulled = variable.op in trainable and not is_ps(task)
         wire = wire_dtype if is_pulled else EXACT
-        is_kept = is_pulled and kept is not None and not before
+        is_kept = is_pulled and kept is not None and not before and variable.shape.is_fully_defined()
         kind = variable.dtype.base_dtype if _is_small(variable, pack_bytes) else variable.op
         groups[variable.device, task, before, wire, kind, is_kept].append((variable, uses))
     for (device, task, before, wire, _, is_kept), members in groups.items():
@@ -166,6 +166,7 @@ def _send(tensors, source, target, name, wire_dtype=EXACT, keep=None):
     with tf1.name_scope(None, f"ps_train/{name}"):
         with tf1.device(source):
             flat = tensors[0] if is_one else tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+            wire_dtype = wire_dtype if is_one else joined(wire_dtype)
         flat = send(flat, source, target, wire_dtype)
         flat = flat if keep is None else keep(flat)
         with tf1.device(target):

@@ -8,11 +8,12 @@
 |---|---|---|
 | `float32` | as it is, whatever its type | none |
 | `bfloat16`, `float16` | 2 bytes | 1/256, 1/2048 of the element (`float16`: of no more than 65504, no less than 6e-5) |
-| `int8` | 1 byte, and 4 for each BLOCK of them | 1/254 of the largest of its block |
+| `int8` | 1 byte, and 4 for each BLOCK of them | 1/254 of the largest of its block; what is below TINY is 0 |
 
 `select` and `spread` are for gradients of which only the largest elements travel.
 
-Tensors of integers always travel as they are, and so does, with `int8`, what has fewer than MIN_QUANTIZED elements.
+Tensors of integers always travel as they are, and so does, with `int8`, what has fewer than MIN_QUANTIZED elements. Variables
+that travel together take bfloat16 in place of int8 (`joined`).
 """
 
 import math
@@ -25,6 +26,11 @@ MIN_QUANTIZED = 1024
 LEVELS = 127.0
 SAMPLE = 2**16
 TINY = 1e-30  # a scale that is no less, so that a block of zeros is not divided by zero
+
+
+def joined(wire_dtype):
+    """The form for several tensors as one: a block of int8 might hold small numbers of one beside large ones of another."""
+    return "bfloat16" if wire_dtype == "int8" else wire_dtype
 
 
 def is_lossy(tensor, wire_dtype):
@@ -48,7 +54,8 @@ def encode(tensor, wire_dtype):
         return [tensor]
     if wire_dtype != "int8":
         return [tf.cast(tensor, wire_dtype)]
-    flat = tf.reshape(tensor, [-1])
+    # Float16 does not hold what the scales may be.
+    flat = tf.cast(tf.reshape(tensor, [-1]), tf.float32 if tensor.dtype.size < 4 else tensor.dtype)
     missing = -tensor.shape.num_elements() % BLOCK
     if missing:
         flat = tf.pad(flat, [[0, missing]])
@@ -66,10 +73,9 @@ def decode(parts, shape, dtype):
       dtype: its type.
     """
     first, *scales = parts
-    values = tf.cast(first, dtype)
     if not scales:
-        return values
-    flat = tf.reshape(values * scales[0], [-1])
+        return tf.cast(first, dtype)
+    flat = tf.cast(tf.reshape(tf.cast(first, scales[0].dtype) * scales[0], [-1]), dtype)
     return tf.reshape(flat[: math.prod(shape)] if math.prod(shape) % BLOCK else flat, shape)
 
 

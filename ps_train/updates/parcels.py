@@ -18,9 +18,7 @@ from ps_train.compat import tf, tf1
 from ps_train.transport import chunks, map_gradient, num_bytes, unpack
 from ps_train.updates.accumulation import Accumulation
 from ps_train.updates.finite import check_all, check_gradients
-from ps_train.wire import EXACT, decode, encode, is_lossy, select, spread
-
-SHORT_TYPES = {"int8": "bfloat16"}  # rows and single elements have no blocks
+from ps_train.wire import EXACT, decode, encode, is_lossy, joined, select, spread
 
 
 class Parcel(NamedTuple):
@@ -109,8 +107,8 @@ def _encode(parcel, context):
     gradient, wire_dtype = parcel.gradient, context.wire_dtype
     with tf1.device(context.worker_device):
         if isinstance(gradient, tf.IndexedSlices):
-            wire_dtype = SHORT_TYPES.get(wire_dtype, wire_dtype)
-            return [map_gradient(lambda values: encode(values, wire_dtype)[0], gradient)]
+            # Rows, and single elements, have no blocks.
+            return [map_gradient(lambda values: encode(values, joined(wire_dtype))[0], gradient)]
         if not (_is_selected(gradient, context) or (wire_dtype == "int8" and is_lossy(gradient, wire_dtype))):
             return encode(gradient, wire_dtype)
         left = tf1.Variable(
@@ -134,7 +132,7 @@ def _is_selected(gradient, context):
 
 
 def _type_of_values(gradient, wire_dtype):
-    return gradient.dtype if wire_dtype == EXACT else SHORT_TYPES.get(wire_dtype, wire_dtype)
+    return gradient.dtype if wire_dtype == EXACT else joined(wire_dtype)
 
 
 def _decode(parcel, parts, context):

@@ -162,6 +162,43 @@ def test_updates_of_which_one_waits_for_another_are_apart(servers):
     assert_same(plain, run.steps(3))
 
 
+def test_what_runs_one_update_runs_no_other(servers):
+    """As a GAN's discriminator may be trained more often than the generator, in a hook."""
+
+    def model_fn(features, labels):
+        a, b, c, d = on_one_ps("abcd", np.float32([1.0, 2.0]))
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        loss = tf.reduce_sum(a + b + c + d)
+        first = optimizer.minimize(loss, tf1.train.get_global_step(), var_list=[a, b])
+        second = optimizer.minimize(loss, var_list=[c, d])
+        tf1.add_to_collection("second", second)
+        return ModelSpec(loss=loss, train_op=tf.group(first, second))
+
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    assert len(json.loads(run.fused.layout)) == 2
+    run.session.run(run.ops.graph.get_collection("second"))
+    values = dict(zip([v.op.name for v in run.variables], run.session.run(run.variables), strict=True))
+    assert values["a"].tolist() == values["b"].tolist() == [1.0, 2.0]
+    np.testing.assert_allclose([values["c"], values["d"]], [[0.9, 1.9]] * 2, rtol=1e-6)
+
+
+def test_a_gradient_of_no_known_shape(servers):
+    def model_fn(features, labels):
+        a, b = on_one_ps("ab", np.float32([1.0, 2.0]))
+        gradients = [
+            (tf1.placeholder_with_default(tf.ones([2]) * k, None), v) for k, v in ((1.0, a), (2.0, b))
+        ]
+        update = tf1.train.GradientDescentOptimizer(0.5).apply_gradients(
+            gradients, tf1.train.get_global_step()
+        )
+        return ModelSpec(loss=tf.reduce_sum(a * b), train_op=update)
+
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    _, values = run.steps(1)
+    assert {"a", "b"} <= names(run)
+    assert values["a"].tolist() == [0.5, 1.5] and values["b"].tolist() == [0.0, 1.0]
+
+
 def test_groups_that_wait_for_one_another_are_apart():
     class Op:
         def __init__(self, *inputs):
@@ -224,6 +261,58 @@ def test_variables_can_be_fetched_fed_and_loaded(servers):
     np.testing.assert_allclose(run.session.run(a), np.float32([7.0, 8.0, 9.0]) - 0.1 * 0.9 * start, rtol=1e-6)
     run.session.run(b.initializer)
     assert run.session.run(b).tolist() == start.tolist()
+
+
+def test_a_group_of_initializers_resets_the_pieces(servers):
+    def reset(a, b):
+        tf1.add_to_collection("reset", tf1.variables_initializer([a]))
+
+    run = Run(servers, build(servers, two(reset), PACK, fuse_bytes=FUSE))
+    assert {"a", "b"} <= names(run)
+    run.steps(2)
+    run.session.run(run.ops.graph.get_collection("reset"))
+    a, b = (run.session.run(v) for v in run.variables if v.op.name in ("a", "b"))
+    assert a.tolist() == [1.0, 2.0, 3.0] and (b < [1.0, 2.0, 3.0]).all()
+
+
+def test_a_variable_that_another_s_initial_value_waits_for_is_left_alone(servers):
+    def model_fn(features, labels):
+        a, b = on_one_ps("ab", np.float32([1.0, 2.0]))
+        with tf1.device("/job:ps/task:0"), tf1.control_dependencies([a.initializer]):
+            c = tf1.get_variable("c", initializer=tf.identity(np.float32([3.0, 4.0])))
+        d = tf1.get_variable("d", initializer=np.float32([3.0, 4.0]))
+        del d
+        return ModelSpec(loss=tf.reduce_sum(a * b * c), optimizer=tf1.train.GradientDescentOptimizer(0.1))
+
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    assert "a" not in names(run) and "b" in names(run)
+
+
+def test_the_graph_can_be_frozen(servers):
+    run = Run(servers, build(servers, two(lambda a, b: tf.add(a, b, name="sum")), PACK, fuse_bytes=FUSE))
+    run.steps(1)
+    frozen = tf1.graph_util.convert_variables_to_constants(run.session, run.ops.graph.as_graph_def(), ["sum"])
+    for node in frozen.node:
+        node.device = ""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        (total,) = tf1.import_graph_def(frozen, return_elements=["sum:0"], name="")
+        np.testing.assert_allclose(session.run(total), np.float32([1.8, 3.6, 5.4]), rtol=1e-6)
+
+
+def test_what_the_pieces_of_a_gradient_wait_for_is_run(servers):
+    def model_fn(features, labels):
+        a, b = on_one_ps("ab", np.float32([1.0, 2.0]))
+        turns = tf1.get_variable("turns", initializer=0, trainable=False)
+        with tf1.device("/job:ps/task:0"):
+            whole = tf.split(tf.ones([4]), [2, 2])
+            with tf1.control_dependencies([turns.assign_add(1).op]):
+                gradients = [tf.reshape(piece, [2]) for piece in whole]
+        optimizer = tf1.train.GradientDescentOptimizer(0.5)
+        update = optimizer.apply_gradients(zip(gradients, (a, b), strict=True), tf1.train.get_global_step())
+        return ModelSpec(loss=tf.reduce_sum(a * b), train_op=update)
+
+    run = Run(servers, build(servers, model_fn, PACK, fuse_bytes=FUSE))
+    assert run.fused is not None and run.steps(3)[1]["turns"] == 3
 
 
 def test_a_saver_writes_the_names_and_values_of_the_variables(servers, tmp_path):

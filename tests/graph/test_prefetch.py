@@ -80,3 +80,13 @@ def test_nothing_that_is_not_trained_is_kept():
     run.steps(3)
     kept = [op for op in run.ops.graph.get_operations() if op.type == "VarHandleOp" and "kept" in op.name]
     assert kept and run.session.run(run.ops.loss) == 3.0
+
+
+def test_a_variable_of_no_known_shape_is_pulled_when_it_is_needed():
+    def model_fn(features, labels):
+        free = tf1.get_variable("free", initializer=tf.ones([2]), validate_shape=False)
+        a = tf1.get_variable("a", initializer=np.float32([1.0, 2.0]))
+        return ModelSpec(loss=tf.reduce_sum(free * a), optimizer=tf1.train.GradientDescentOptimizer(0.1))
+
+    losses, _ = run_on_own_servers(model_fn, PACK, fuse_bytes=PACK, prefetches=True).steps(3)
+    assert losses[0] == 3.0 and losses[2] < losses[0]

@@ -56,6 +56,17 @@ def test_int8_of_blocks_of_one_value(value):
     np.testing.assert_allclose(back, values, rtol=1e-6, atol=1e-30)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e4])
+def test_int8_of_other_types(dtype, size):
+    dtype = tf.as_dtype(dtype).as_numpy_dtype
+    values = (np.random.default_rng(0).uniform(-1, 1, size=[MIN_QUANTIZED]) * size).astype(dtype)
+    _, back = there_and_back(values, "int8")
+    assert back.dtype == dtype
+    error = np.abs(back.astype(np.float64) - values.astype(np.float64)).max()
+    assert error <= size * (1 / 254 + 2.0**-8)
+
+
 def test_what_is_small_or_of_integers_travels_as_it_is():
     for values in (np.ones([MIN_QUANTIZED - 1], np.float32), np.ones([4096], np.int64)):
         (part,), back = there_and_back(values, "int8")
@@ -81,6 +92,21 @@ def slope(size, rate=1.0):
         return ModelSpec(loss=tf.reduce_sum(w * gradient), optimizer=tf1.train.GradientDescentOptimizer(rate))
 
     return model_fn, gradient
+
+
+@pytest.mark.parametrize("fuse_bytes", [0, 1 << 20])
+def test_variables_that_travel_together_do_not_share_a_scale(servers, fuse_bytes):
+    def model_fn(features, labels):
+        with tf1.device("/job:ps/task:0"):
+            gamma = tf1.get_variable("gamma", initializer=np.full([600], 1.0, np.float32))
+            beta = tf1.get_variable("beta", initializer=np.full([600], 0.002, np.float32))
+        loss = 1000 * tf.reduce_mean(beta) + 0.0 * tf.reduce_sum(gamma)
+        return ModelSpec(loss=loss, optimizer=tf1.train.GradientDescentOptimizer(0.0))
+
+    (loss,), _ = Run(servers, build(servers, model_fn, PACK, wire_dtype="int8", fuse_bytes=fuse_bytes)).steps(
+        1
+    )
+    np.testing.assert_allclose(loss, 2.0, rtol=2.0**-8)
 
 
 @pytest.mark.parametrize("fuse_bytes", [0, 1 << 20])
