@@ -7,8 +7,9 @@
 A synchronous update then needs one accumulator for all of them on a ps and not one for each: sums are the same, element by
 element.
 
-What `int8` takes off a gradient, and what `--topk` leaves out, is kept on the worker and added to its next one (error feedback: Seide et al., "1-Bit Stochastic
-Gradient Descent", 2014), so that nothing is lost for good. It is gone with the worker's session, as when a ps was lost.
+What `int8` takes off a gradient, and what `--topk` leaves out, is kept on the worker and added to its next one (error feedback:
+Seide et al., "1-Bit Stochastic Gradient Descent", 2014; Lin et al., "Deep Gradient Compression", 2018), so that nothing is lost
+for good. It is gone with the worker's session, as when a ps was lost.
 """
 
 import collections
