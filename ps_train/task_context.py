@@ -89,8 +89,8 @@ def global_batch_size(batch_size):
     """How many examples one global step uses: what to count epochs and learning-rate schedules by.
 
     In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), and with
-    `--accumulate_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In `model_fn`, for a rate that falls every two epochs
-    whatever the cluster and the update rule:
+    `--accumulate_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In
+    `model_fn`, for a rate that falls every two epochs whatever the cluster and the update rule:
 
         steps = 2 * NUM_EXAMPLES // ps_train.global_batch_size(64)
         rate = tf.compat.v1.train.exponential_decay(0.1, tf.compat.v1.train.get_global_step(), steps, 0.5)
