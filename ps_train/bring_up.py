@@ -5,8 +5,8 @@ What happens when a session is made, and made again after a ps was lost:
 1. every ps must answer on its board, within `startup_timeout_secs` (later `peer_timeout_secs`), and must know the same
    cluster; who is missing is named every ten seconds;
 2. chief: if the boards say that the model lives on exactly these ps processes, it is left as it is ("rejoined"); else
-   the newest checkpoint is restored, or the variables are initialized. Then the chief declares on the boards for which
-   ps processes the model is valid;
+   the newest checkpoint is restored, or the variables are initialized, and what became flat is loaded from them
+   (`fusing`). Then the chief declares on the boards for which ps processes the model is valid;
 3. other workers wait for that declaration;
 4. local variables, tables and input iterators are initialized; hooks are told; synchronous rounds are joined.
 

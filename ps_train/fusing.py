@@ -16,7 +16,7 @@ root and power are others for a tensor's last elements).
 
 Names stay what they are: initializers and restores work on the variables themselves, from which `load` moves the values, leaving
 them empty. All other reads in the graph, a Saver's too, are given pieces of the flat ones; so is what is fetched by itself, and
-an initializer that is run by itself writes to its piece (`variable.load`). Left as it is is every variable that is used in any
+an initializer that is run by itself or in a group of the user's writes to its piece (`variable.load`). Left as it is is every variable that is used in any
 other way: assigned to, read by rows, in loops and conditions, updated more than once or by another rule; and what is larger than
 `fuse_bytes`, as splitting and joining copies it on the worker.
 
@@ -145,10 +145,9 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
             _reroute_reads(found, flat, wire_dtype, kept, moved, replaced)
         _replace_awaited(graph.get_operations(), replaced)
         load = tf.group(*map(_fill, flats)), tf.group(*map(_clear, flats))
-        for flat in flats:
-            initializers = _initializers(flat)
-            moved.update((op.name, other) for op, other in initializers.items())
-            _replace_awaited([op for op in graph.get_operations() if op not in found.cold], initializers)
+        initializers = {op: other for flat in flats for op, other in _initializers(flat).items()}
+        _replace_awaited([op for op in graph.get_operations() if op not in found.cold], initializers)
+    moved.update((op.name, other) for op, other in initializers.items())
     moved.update((op.name, other) for op, other in replaced.items())
     _fetch_in_place(graph, moved)
     layout = json.dumps([[flat.handle.op.name, *(m.op.name for m in flat.members)] for flat in flats])
@@ -346,7 +345,7 @@ def _whole(tensors):
     # A control dependency may be that of the shapes alone.
     ops = {op for tensor in tensors for op in (tensor.op, *(t.op for t in tensor.op.inputs[1:]))}
     before = {other for op in (split, *ops) for other in op.control_inputs}
-    return split.inputs[0] if before <= set(ancestors([split.inputs[0]])) else None
+    return split.inputs[0] if not before or before <= set(ancestors([split.inputs[0]])) else None
 
 
 def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):

@@ -4,8 +4,8 @@
     python tests/benchmarks/transport.py --link_mbit=1000 --num_workers=1   # hosts of their own, with links of 1 Gbit/s (root)
     python tests/benchmarks/transport.py --models=mlp --variant='--pack_bytes=4000000' --variant='--wire_dtype=float16'
 
-One ps and the workers are processes on this machine, started anew for each figure: first with `--pack_bytes=0`, as a plain
-script sends its variables, then with each variant's flags; the ratio of neighbours is one number. Rates are global steps a
+One ps and the workers are processes on this machine, started anew for each figure: first with `--pack_bytes=0 --fuse_bytes=0`, as
+a plain script sends its variables, then with each variant's flags; the ratio of neighbours is one number. Rates are global steps a
 second while all train. Hosts of their own are network namespaces, whose links `tc tbf` slows down.
 
 The models are those of `contestants/nets.py`: deep, many small variables; mlp; big, bytes.
