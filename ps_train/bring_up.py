@@ -121,6 +121,10 @@ class SessionCreator(tf1.train.SessionCreator):
             self._global_step = tf1.train.get_global_step()
         self.fused: Any = None  # what became of small variables; see `fusing`
         self.first_pull: Any = None  # op to be run before the first step; see `prefetch`
+        # Set for one session that is made in the place of a whole one: a function that changes the graph for it, and an op for
+        # what is gone with a session, as the input and the local variables are not.
+        self.change: Any = None
+        self.again_op: Any = None
 
     @property
     def cold_ops(self):
@@ -155,18 +159,23 @@ class SessionCreator(tf1.train.SessionCreator):
             graph.finalize()
         timeouts = self._runtime.timeouts
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
-        if self._session is not None:
+        change, self.change = self.change, None
+        is_change = change is not None
+        if is_change:
+            change()
+        elif self._session is not None:
             self._note_loss()
         deadline = awake_clock() + bound
         line_due = line_throttle(awake_clock())
         while True:
-            since = None if self._is_first else awake_clock()
+            since = None if self._is_first or is_change else awake_clock()
             runs = self._wait_for_ps(deadline, since)
             if since is not None and awake_clock() - since > AWAY_SECS:
                 self._relapse.forget()
             try:
-                session = self._create(runs, deadline)
+                session = self._create(runs, deadline, is_change)
             except (*LOST, BoardError) as error:
+                is_change = False
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
@@ -194,17 +203,17 @@ class SessionCreator(tf1.train.SessionCreator):
         config = session_config(runtime.context.task, runtime.config)
         return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
 
-    def _create(self, runs, deadline):
+    def _create(self, runs, deadline, is_change):
         session = self.make_raw_session()
         try:
             if self._runtime.context.is_chief:
                 with self._telling("the model to be restored or initialized"):
-                    self._bring_up(session, runs)
+                    self._bring_up(session, runs, is_change)
             else:
                 self._wait_for_model(runs, deadline)
             with self._telling("tables and the input to be initialized"):
-                session.run(self._local_init_op)
-                session.run(self._input_init_op)
+                for op in [self.again_op] if is_change else [self._local_init_op, self._input_init_op]:
+                    session.run(op)
                 if self.first_pull is not None:
                     session.run(self.first_pull)
         except BaseException:
@@ -278,12 +287,13 @@ class SessionCreator(tf1.train.SessionCreator):
 
     # The chief.
 
-    def _bring_up(self, session, runs):
+    def _bring_up(self, session, runs, is_change):
         runtime = self._runtime
         declared = runtime.monitor.view().record("model")
         if declared.get("ps_runs") == runs and self._is_same_model() and self._is_alive(session):
-            log.info("rejoined the living model at step %d", session.run(self._global_step))
-            runtime.report.restored_from = runtime.report.restored_from or "living ps"
+            if not is_change:
+                log.info("rejoined the living model at step %d", session.run(self._global_step))
+                runtime.report.restored_from = runtime.report.restored_from or "living ps"
             runtime.monitor.publish(
                 "model", **{k: v for k, v in declared.items() if k not in ("key", "beat")}
             )

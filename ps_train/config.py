@@ -168,6 +168,8 @@ class TrainConfig:
     """Fraction of a gradient's elements, the largest, that is sent; what is left out is added to the next gradient."""
     accumulate_steps: int = 1
     """Batches of a worker's step, whose mean gradient is pushed."""
+    autotune: bool = False
+    """Try what the flags allow of pack_bytes, wire_dtype and prefetch for some steps each, and keep the fastest."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0
@@ -240,6 +242,11 @@ class TrainConfig:
             found.append(
                 "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
                 "Leave it out, or train with --update=async."
+            )
+        if self.autotune and self.profile_steps:
+            found.append(
+                "--autotune changes how the steps go that --profile_steps measures. Leave out one of the two: profile with the "
+                "flags that a run with --autotune has logged."
             )
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")

@@ -35,13 +35,13 @@ class Staleness:
     """
 
     def __init__(self, pulls_ahead):
+        self.pulls_ahead = pulls_ahead
         self._pulled_at: collections.deque[int] = collections.deque(maxlen=pulls_ahead + 1)
         self._total = self._count = 0
 
     def start(self, step):
         """A session begins, and pulls, at this global step."""
-        self._pulled_at.clear()
-        self._pulled_at.append(step)
+        self._pulled_at = collections.deque([step], maxlen=self.pulls_ahead + 1)
 
     def note(self, step):
         """A step is done, and was this global step; gives the mean so far."""
@@ -117,7 +117,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def before_run(self, run_context):
         """Fetches the step's figures."""
-        self._raise_failure()
+        self.raise_failure()
         return self._args
 
     def after_run(self, run_context, run_values):
@@ -127,7 +127,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def follow(self, values):
         """Takes in a step's fetched figures; True if it is the last."""
-        self._raise_failure()
+        self.raise_failure()
         report = self._report
         step = int(values["global_step"])
         self.step = report.global_step = step
@@ -145,9 +145,14 @@ class StepHook(tf1.train.SessionRunHook):
         self.is_last = self.is_reached or bool(self._asked) or self._guard.should_stop
         return self.is_last
 
+    def pull_ahead(self, steps):
+        """From the next session on a step's variables are pulled so many steps before."""
+        if self._staleness is not None:
+            self._staleness.pulls_ahead = steps
+
     def count_examples(self, examples):
         """Counts a batch that is not the last of its step; a failure of the job ends the step."""
-        self._raise_failure()
+        self.raise_failure()
         self._report.examples += int(examples)
 
     def ask_to_stop(self, reason):
@@ -160,7 +165,7 @@ class StepHook(tf1.train.SessionRunHook):
         Raises:
           ModelError: MAX_SKIPPED steps in a row were dropped.
         """
-        self._raise_failure()
+        self.raise_failure()
         self._report.skipped_steps += 1
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row >= MAX_SKIPPED:
@@ -176,7 +181,7 @@ class StepHook(tf1.train.SessionRunHook):
             log.warning("step dropped (%d so far): %s", self._report.skipped_steps, explained)
         self.is_last = bool(self._asked) or self._guard.should_stop
 
-    def _raise_failure(self):
+    def raise_failure(self):
         """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
         failure = self._guard.failure
         if failure is not None and not failure.is_model_safe:

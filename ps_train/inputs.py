@@ -3,7 +3,7 @@
     dataset, (features, labels) = build_input(model, context, "/job:worker/task:1/device:CPU:0")
     start = build_input_init()         # run after tables_initializer: the dataset's functions may look things up
 
-The input lives on one task, starts from its first element with every new session, and ends with OutOfRangeError.
+The input lives on one task, starts from its first element with every run of this op, and ends with OutOfRangeError.
 """
 
 from ps_train.compat import tf, tf1
@@ -13,13 +13,14 @@ ITERATORS = "ps_train/iterators"
 DATASETS = "ps_train/datasets"
 
 
-def build_input(model, context, device):
+def build_input(model, context, device, shared_name=None):
     """Builds the input of one task.
 
     Args:
       model: the user's Model.
       context: InputContext.
       device: where it runs.
+      shared_name: of the iterator, which then outlives a session and goes on in the next one of this process.
 
     Returns:
       (dataset, (features, labels)): the dataset and the tensors of its next element.
@@ -27,7 +28,7 @@ def build_input(model, context, device):
     with tf1.device(device):
         dataset = call_input_fn(model, context)
         tf1.add_to_collection(DATASETS, dataset)
-        iterator = tf1.data.make_initializable_iterator(dataset)
+        iterator = tf1.data.make_initializable_iterator(dataset, shared_name)
         tf1.add_to_collection(ITERATORS, iterator.initializer)
         # An error of this op at run time is blamed on the op that it stems from: the dataset, made at a line of the user's.
         with tf1.get_default_graph()._original_op(dataset._variant_tensor.op):

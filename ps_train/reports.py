@@ -40,6 +40,7 @@ class Report:
     train_secs: float = 0.0
     cpu_secs: float | None = None
     profile: dict | None = None
+    transport: str | None = None
 
     def begin_training(self):
         """Processor time counts from here on; a later call changes nothing."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps_train import fusing, placement
+from ps_train import placement
 from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
-from ps_train.compat import tf, tf1
+from ps_train.compat import tf1
 from ps_train.ending import (
     AtEnd,
     StopNoticeHook,
@@ -27,9 +27,8 @@ from ps_train.ending import (
 from ps_train.explain import as_model_error
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
-from ps_train.prefetch import Kept
 from ps_train.stall_watch import StallWatch
-from ps_train.transport import pack
+from ps_train.transport_hook import TransportHook
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.roster import Roster
@@ -151,37 +150,8 @@ def make(
         ordered.append(last_hook)
     adds = [accumulation.add for accumulation in tf1.get_collection(ACCUMULATIONS)]
     runs = [[*step, *adds], *([optimizer.update_op] for optimizer in optimizers)]
-    ordered.append(_TransportHook(runs, runtime.context, creator, step_runner))
+    ordered.append(TransportHook(runs, runtime.context, creator, step_runner))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
-
-
-class _TransportHook(tf1.train.SessionRunHook):
-    """Changes how tensors travel when all hooks have made their ops, among them the one that keeps the graph beside checkpoints."""
-
-    def __init__(self, runs, context, creator, runner):
-        self._runs, self._context, self._creator, self._runner = runs, context, creator, runner
-
-    def begin(self):
-        """Changes the default graph, which is not finalized yet."""
-        graph, context = tf1.get_default_graph(), self._context
-        wire_dtype = context.wire_dtype
-        kept = Kept() if context.prefetch or context.accumulate_steps > 1 else None
-        self._creator.fused = fusing.fuse(
-            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops, kept
-        )
-        pack(graph, self._runs, context.pack_bytes, wire_dtype, kept)
-        if kept is None:
-            return
-        pull = self._creator.first_pull = kept.pull
-        if context.prefetch:
-            kept.pull_during(self._runs[0][0])
-        accumulations = graph.get_collection(ACCUMULATIONS)
-        if accumulations and self._runner is not None:
-            start = [accumulation.start for accumulation in accumulations] + (
-                [] if context.prefetch else [pull]
-            )
-            add = tf.group(*(accumulation.add for accumulation in accumulations))
-            self._runner.accumulate(tf.group(*start), add, context.accumulate_steps - 1)
 
 
 def _publish_training(context, monitor, optimizers, train_steps):

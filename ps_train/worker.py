@@ -13,6 +13,7 @@ The end of a worker, in order of preference:
 import contextlib
 import functools
 import time
+from typing import Any
 
 from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
@@ -28,6 +29,7 @@ from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
+from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
 from ps_train.updates.standing import queue_node
@@ -78,7 +80,9 @@ def run(runtime, config, model):
             rate_steps=SUMMARY_STEPS,
         )
         is_lost = functools.partial(is_ps_lost, runtime)
-        make_runner = functools.partial(ProfilingRunner, profiler) if profiler else StepRunner
+        make_runner: Any = functools.partial(ProfilingRunner, profiler) if profiler else StepRunner
+        if context.autotune:
+            make_runner = functools.partial(TuningRunner, tuner_for(runtime), runtime)
         runner = make_runner(
             ops,
             step_hook,

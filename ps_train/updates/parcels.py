@@ -13,13 +13,18 @@ for good. It is gone with the worker's session, as when a ps was lost.
 """
 
 import collections
+import functools
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ps_train.autotune import wire_dtypes
 from ps_train.compat import tf, tf1
-from ps_train.transport import chunks, map_gradient, num_bytes, unpack
+from ps_train.transport import chunks, map_gradient, num_bytes, reroute, unpack
 from ps_train.updates.accumulation import Accumulation
 from ps_train.updates.finite import check_all, check_gradients
 from ps_train.wire import EXACT, decode, encode, is_lossy, joined, select, spread
+
+GRADIENTS = "ps_train/gradients"
 
 
 class Parcel(NamedTuple):
@@ -68,6 +73,14 @@ def send_gradients(grads_and_vars, loss, context):
     parcels = make_parcels(checked, max_bytes, context.worker_device)
     if context.accumulate_steps > 1:
         parcels = _accumulate(parcels, context)
+    forms = {wire: _send(parcels, replace(context, wire_dtype=wire)) for wire in wire_dtypes(context)}
+    if len(forms) > 1:
+        tf1.add_to_collection(GRADIENTS, Gradients(forms, context.wire_dtype))
+    return forms[context.wire_dtype]
+
+
+def _send(parcels, context):
+    """What arrives on the ps, in the form that a context says."""
     encoded = [_encode(parcel, context) for parcel in parcels]
     if context.wire_dtype == "float16" and context.on_nan != "ignore":  # it holds no more than 65504
         named = [
@@ -78,6 +91,44 @@ def send_gradients(grads_and_vars, loss, context):
             checked = check_all(named, context.on_nan)
         encoded = [[first, *parts[1:]] for first, parts in zip(checked, encoded, strict=True)]
     return [_decode(parcel, parts, context) for parcel, parts in zip(parcels, encoded, strict=True)]
+
+
+class Gradients:
+    """What is sent by one optimizer, in several forms, of which the graph uses one; in the collection GRADIENTS.
+
+    Args:
+      forms: type in which it travels -> list of Parcel, all of them for the same variables.
+      used: the form that the optimizer is given.
+    """
+
+    def __init__(self, forms, used):
+        self._values = {wire: [_values(parcel) for parcel in parcels] for wire, parcels in forms.items()}
+        self._used = used
+        # What makes the other forms of it may take it, too.
+        self._makers = {tensor.ref(): set(tensor.consumers()) for tensor in self._values[used]}
+
+    @functools.cached_property
+    def _uses(self):
+        """Of each tensor that the optimizer was given; before another way of the graph has uses of its own."""
+        return [
+            [
+                (op, i)
+                for op in set(tensor.consumers()) - self._makers[tensor.ref()]
+                for i, taken in enumerate(op.inputs)
+                if taken is tensor
+            ]
+            for tensor in self._values[self._used]
+        ]
+
+    def reroute(self, wire_dtype):
+        """Has what takes the form that the optimizer was given take another; called as long as the graph is as it was built."""
+        for uses, tensor in zip(self._uses, self._values[wire_dtype], strict=True):
+            reroute(uses, tensor)
+
+
+def _values(parcel):
+    gradient = parcel.gradient
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _accumulate(parcels, context):

@@ -81,6 +81,7 @@ EVERY_SETTING = TrainConfig(
     prefetch=True,
     accumulate_steps=3,
     topk=0.25,
+    autotune=True,
     seed=5,
     profile_steps=12,
     report_file="r.json",

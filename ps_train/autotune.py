@@ -1,0 +1,165 @@
+"""Which way for tensors to travel is the fastest here: what `--autotune` tries, and what it makes of the times.
+
+    trial = Trial(settings(context))
+    while not trial.is_over:
+        ...                                     # a step with trial.current, which took `secs`
+        trial.note(secs)
+    kept = choose(trial.step_secs(), trial.settings[0])
+
+Every step of a trial is a step of the job, with the gradient of its next batch: nothing is done twice or thrown away.
+
+- What is tried: what the flags say, which is what counts if nothing beats it; the same exact; and the plain way, each tensor by
+  itself. What changes the numbers is only left out, never added: `--wire_dtype` and `--prefetch` are tried with and without if
+  they are given, and else not at all. How the ps keeps variables (`--fuse_bytes`), and which gradients are joined, is the same
+  in all: it is the job's and not a worker's, and another way of keeping them would mean to move a living model.
+- A step's graph is built once, by one call of the user's `model_fn`. Each setting is a wiring of it (`rewiring`), laid before the
+  first session; another setting is another wiring and a new session, on the living model, with the input where it was
+  (`tuning`). To build the graph anew was the alternative: it calls the user's functions again, whose Keras layers get other names
+  and whose input starts over. So was one graph with a switch in it (`tf.cond`): what is pulled is then decided on the worker, one
+  more message before each pull, and the packed tensors of all ways would have to be made.
+- Settings take turns there and back (a b c c b a): what gets faster or slower meanwhile, as a cache that fills or a machine
+  with other work, counts for all. Of each turn the median of the steps' times counts, of both turns the lower: a hiccup, or a
+  neighbour that is restarting, makes steps slower and never faster. The mean of all was the alternative, which one hiccup decides.
+- In async each worker decides for itself. In sync all step together, so the chief decides for all (`tuning`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from ps_train.wire import EXACT
+
+WARM_STEPS, WARM_SECS = 5, 3.0  # whichever is over first; at least one step
+TIMED_STEPS, TIMED_SECS = 20, 5.0  # the same; at least MIN_TIMES
+MIN_TIMES = 3
+MARGIN = 0.02  # by which another setting must be faster than that of the flags
+
+
+class Setting(NamedTuple):
+    """A way for tensors to travel, as the flags of the same names."""
+
+    pack_bytes: int
+    wire_dtype: str = EXACT
+    prefetch: bool = False
+
+    @property
+    def name(self) -> str:
+        """In words, such as `packed, bfloat16`."""
+        words = ["packed" if self.pack_bytes else "plain"]
+        words += [self.wire_dtype] if self.wire_dtype != EXACT else []
+        return ", ".join([*words, "prefetch"] if self.prefetch else words)
+
+    @property
+    def flags(self) -> str:
+        """The flags that give it."""
+        prefetch = "--prefetch" if self.prefetch else "--noprefetch"
+        return f"--pack_bytes={self.pack_bytes} --wire_dtype={self.wire_dtype} {prefetch}"
+
+
+PLAIN = Setting(0)
+
+
+def given(context: Any) -> Setting:
+    """What the flags of a TaskContext say."""
+    return Setting(context.pack_bytes, context.wire_dtype, context.prefetch)
+
+
+def wire_dtypes(context: Any) -> list[str]:
+    """Types in which tensors may travel, that of the flags first."""
+    wire = context.wire_dtype
+    between = ["bfloat16"] if wire == "int8" else []
+    return list(dict.fromkeys([wire, *between, EXACT])) if context.autotune else [wire]
+
+
+def settings(context: Any) -> list[Setting]:
+    """What a TaskContext allows, what its flags say first; only that without `--autotune`."""
+    if not context.autotune:
+        return [given(context)]
+    ways = [True, False] if context.prefetch else [False]
+    tried = [
+        Setting(context.pack_bytes, wire, prefetch) for prefetch in ways for wire in wire_dtypes(context)
+    ]
+    return list(dict.fromkeys([*tried, PLAIN]))
+
+
+class Trial:
+    """Whose turn it is, and how long its steps took.
+
+    Args:
+      settings: list of Setting, of which the first counts as the job's own.
+      clock: seconds.
+    """
+
+    def __init__(self, settings: Sequence[Setting], clock: Callable[[], float] = time.monotonic):
+        self.settings, self._clock = list(settings), clock
+        self._turns = deque([*self.settings, *self.settings[::-1]] if len(self.settings) > 1 else [])
+        self._turn_secs: dict[Setting, list[float]] = {}  # the median of each turn that is over
+        self.num_steps = 0
+        self.begin()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all turns were had."""
+        return not self._turns
+
+    @property
+    def current(self) -> Setting:
+        """Whose turn it is; the job's own before and after the trial."""
+        return self._turns[0] if self._turns else self.settings[0]
+
+    def begin(self) -> None:
+        """The turn begins, or begins anew, as with a new session: what was timed in it does not count."""
+        self._num_warm, self._is_warm = 0, False
+        self._times: list[float] = []
+        self._since = self._clock()
+
+    def note(self, secs: float) -> None:
+        """A step of the current setting took so long."""
+        if self.is_over:
+            return
+        self.num_steps += 1
+        is_late = self._clock() - self._since > (TIMED_SECS if self._is_warm else WARM_SECS)
+        if not self._is_warm:
+            self._num_warm += 1
+            self._is_warm = is_late or self._num_warm >= WARM_STEPS
+            self._since = self._clock() if self._is_warm else self._since
+            return
+        self._times.append(secs)
+        if len(self._times) >= (MIN_TIMES if is_late else TIMED_STEPS):
+            self._turn_secs.setdefault(self.current, []).append(median(self._times))
+            self._turns.popleft()
+            self.begin()
+
+    def step_secs(self) -> dict[Setting, float]:
+        """Setting -> seconds of a step, of those that were timed; a turn that was cut short counts from MIN_TIMES steps on."""
+        found = {setting: list(medians) for setting, medians in self._turn_secs.items()}
+        if len(self._times) >= MIN_TIMES:
+            found.setdefault(self.current, []).append(median(self._times))
+        return {setting: min(medians) for setting, medians in found.items()}
+
+
+def choose(step_secs: dict[Setting, float], own: Setting) -> Setting:
+    """The fastest, if it is faster than the job's own by more than MARGIN; else that.
+
+    >>> choose({PLAIN: 0.0100, Setting(4096): 0.0070}, own=PLAIN).name
+    'packed'
+    >>> choose({PLAIN: 0.0100, Setting(4096): 0.0099}, own=PLAIN).name
+    'plain'
+    """
+    best = min(step_secs, key=lambda setting: step_secs[setting], default=own)
+    return best if best in step_secs and step_secs[best] * (1 + MARGIN) < step_secs.get(own, 0.0) else own
+
+
+def table(step_secs: dict[Setting, float], kept: Setting) -> list[str]:
+    """Lines: each setting's steps a second, and how many times as fast as the first it is."""
+    width = max(len(setting.name) for setting in [kept, *step_secs])
+    first = next(iter(step_secs.values()), 0.0)
+    return [
+        f"  {setting.name:<{width}} {1 / secs:9.1f} steps/s {first / secs:6.2f}"
+        + ("  kept" if setting == kept else "")
+        for setting, secs in step_secs.items()
+    ]

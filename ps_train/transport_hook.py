@@ -1,0 +1,109 @@
+"""Lays the ways for tensors to travel in a task's graph, the last thing that happens to it: one, or all that `--autotune` tries.
+
+    hook = TransportHook([step, *updates], context, creator, runner)     # the last of a session's hooks
+    runner.transport.switch(setting)        # --autotune: from the next session on, which has to be made now
+
+It comes after all other hooks have made their ops, among them the one that keeps the graph beside the checkpoints: there is
+nothing of it in the `.meta` of a checkpoint.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+from ps_train import autotune, fusing
+from ps_train.compat import tf, tf1
+from ps_train.prefetch import Kept
+from ps_train.rewiring import Wiring
+from ps_train.transport import pack
+from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.parcels import GRADIENTS
+
+
+class _Way(NamedTuple):
+    """What one setting has made of the graph.
+
+    Attributes:
+      changes: rewiring.Changes; None if it is the only one.
+      fused: fusing.Fused, or None.
+      first_pull: op to be run before the first step of a session, or None.
+      batches: arguments of `StepRunner.accumulate`, or None.
+    """
+
+    changes: Any
+    fused: Any
+    first_pull: Any
+    batches: Any
+
+
+class TransportHook(tf1.train.SessionRunHook):
+    """Changes the graph in its `begin`.
+
+    Args:
+      runs: see `transport.pack`; the step's is the first.
+      context: TaskContext.
+      creator: SessionCreator, which gets to know what has to be run before the first step.
+      runner: StepRunner, or None.
+    """
+
+    def __init__(self, runs, context, creator, runner):
+        self._runs, self._context, self._creator, self._runner = runs, context, creator, runner
+        self._wiring: Any = None
+        self._ways: dict[Any, _Way] = {}
+
+    def begin(self):
+        """Changes the default graph, which is not finalized yet."""
+        graph = tf1.get_default_graph()
+        first, *others = autotune.settings(self._context)
+        if not others:
+            self._use(self._lay(graph, first, self._creator.cold_ops))
+            return
+        cold = list(self._creator.cold_ops)
+        self._creator.again_op = tf1.tables_initializer()
+        self._wiring = Wiring(graph)
+        for setting in (first, *others):
+            self._reroute_gradients(graph, setting)
+            way = self._lay(graph, setting, cold)
+            self._ways[setting] = way._replace(changes=self._wiring.note())
+            self._wiring.restore()
+            # These are not to be changed by the next one, as restores are not.
+            cold += way.fused.load if way.fused else ()
+        self._creator.fused = self._ways[first].fused
+        self._rewire(first)
+        self._runner.transport = self
+
+    def switch(self, setting):
+        """Has the next session, if the last one is closed on purpose, use another setting."""
+        self._creator.change = functools.partial(self._rewire, setting)
+
+    def _rewire(self, setting):
+        way = self._ways[setting]
+        self._wiring.apply(way.changes)
+        self._use(way._replace(fused=self._creator.fused))
+
+    def _use(self, way):
+        self._creator.fused, self._creator.first_pull = way.fused, way.first_pull
+        if way.batches is not None and self._runner is not None:
+            self._runner.accumulate(*way.batches)
+
+    def _reroute_gradients(self, graph, setting):
+        for gradients in graph.get_collection(GRADIENTS):
+            gradients.reroute(setting.wire_dtype)
+
+    def _lay(self, graph, setting, cold):
+        context = self._context
+        kept = Kept() if setting.prefetch or context.accumulate_steps > 1 else None
+        fused = fusing.fuse(graph, self._runs, context.fuse_bytes, setting.wire_dtype, cold, kept)
+        pack(graph, self._runs, setting.pack_bytes, setting.wire_dtype, kept)
+        if kept is None:
+            return _Way(None, fused, None, None)
+        pull, batches = kept.pull, None
+        if setting.prefetch:
+            kept.pull_during(self._runs[0][0])
+        accumulations = graph.get_collection(ACCUMULATIONS)
+        if accumulations:
+            start = [accumulation.start for accumulation in accumulations] + (
+                [] if setting.prefetch else [pull]
+            )
+            add = tf.group(*(accumulation.add for accumulation in accumulations))
+            batches = tf.group(*start), add, context.accumulate_steps - 1
+        return _Way(None, fused, pull, batches)

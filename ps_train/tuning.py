@@ -1,0 +1,206 @@
+"""Runs the trial of `--autotune` while the job trains: who decides, who follows, and a new session for each change.
+
+    runner = TuningRunner(tuner_for(runtime), runtime, ops, step_hook, fetches)       # in place of StepRunner
+    runner.transport = hook                 # TransportHook, which has laid the ways
+    runner.loop(sess)                       # tries, keeps the fastest, trains to the end
+
+A change is made between two steps: the session is closed, the graph wired in another way, and a new session made, just as when
+a ps was lost, but that model, input and local variables are where they were. In sync the chief's update thread ends before, after
+the update that it may be in the middle of. A ps that is really lost meanwhile is dealt with as ever; the turn begins anew.
+
+In sync all workers make a step together, so that they should try the same at the same time. The chief, which alone times, says
+on the boards what is tried and at last what is kept, in the record BOARD_KEY; the others look there, change, and say in their own
+records what they use. Nobody waits for that: until all others use what is tried, or SETTLE_SECS have passed, the chief's steps
+are trained and not timed. So a worker that is late, lost, or comes again cannot hold up anything, and follows what it finds; that
+two workers use different ways for a while is right, too, as what gets to the accumulators is decoded. A chief that comes again
+after the decision finds it on the boards and keeps it, and before it begins a new trial. The alternative, a round of its own by
+which all agree on each change, is one more thing to wait for, and to be torn.
+"""
+
+import time
+from typing import Any
+
+from ps_train import autotune
+from ps_train.autotune import Trial, choose
+from ps_train.cluster import ENDED
+from ps_train.compat import tf
+from ps_train.hooks import StepRunner
+from ps_train.logs import Throttle, log
+
+BOARD_KEY = "transport"
+SETTLE_SECS = 5.0
+LOOK_SECS = 0.1
+
+
+def tuner_for(runtime):
+    """The Leader or Led that a task is."""
+    context = runtime.context
+    is_led = context.update == "sync" and not context.is_chief
+    return (Led if is_led else Leader)(runtime, autotune.settings(context))
+
+
+class Leader:
+    """Tries and decides: for the job in sync, for itself in async.
+
+    Args:
+      runtime: session.TaskRuntime.
+      settings: list of autotune.Setting, that of the flags first.
+      clock: seconds.
+
+    Attributes:
+      kept: the Setting that was decided for, or None.
+    """
+
+    def __init__(self, runtime, settings, clock=time.monotonic):
+        self._runtime, self._settings, self._clock = runtime, settings, clock
+        self._trial = Trial(settings, clock)
+        self._is_sync = runtime.context.update == "sync"
+        self._published: Any = None
+        self._published_at = clock()
+        self._is_settled = not self._is_sync
+        self.kept: Any = None
+
+    def wanted(self):
+        """The Setting of the next step."""
+        return self._trial.current if self.kept is None else self.kept
+
+    def begin_session(self):
+        """A session has begun, with the setting that was wanted or, if it was lost, the last."""
+        if self._is_sync and self._published is None:
+            told = self._runtime.monitor.view().record(BOARD_KEY).get("kept")
+            self.kept = next((setting for setting in self._settings if setting.name == told), None)
+        if self.kept is None and self._trial.is_over:
+            self.finish()
+        self._trial.begin()
+        self._publish()
+        if self.kept is not None:
+            self._runtime.report.transport = self.kept.flags
+
+    def note(self, secs):
+        """A step of the wanted setting took so long."""
+        if not self._is_settled:
+            self._is_settled = self._is_time_over() or not self._behind()
+            self._trial.begin()
+            return
+        self._trial.note(secs)
+        if self._trial.is_over:
+            self.finish()
+        self._publish()
+
+    def finish(self):
+        """Decides, if that is still to do: the trial is over, or the training is."""
+        if self.kept is not None:
+            return
+        step_secs = self._trial.step_secs()
+        self.kept = choose(step_secs, self._settings[0])
+        self._runtime.report.transport = self.kept.flags
+        cut = "" if self._trial.is_over else ", cut short by the end of the training"
+        log.info("autotune: %d steps of a trial%s", self._trial.num_steps, cut)
+        for line in autotune.table(step_secs, self.kept):
+            log.info("%s", line)
+        log.info("autotune: kept %s; without a trial: %s", self.kept.name, self.kept.flags)
+        self._publish()
+
+    def _publish(self):
+        if not self._is_sync or self._published == (self.kept, self.wanted()):
+            return
+        is_same = self._published is not None and self._published[1] == self.wanted()
+        self._published, self._published_at = (self.kept, self.wanted()), self._clock()
+        self._is_settled = is_same
+        self._runtime.monitor.publish(
+            BOARD_KEY, trying=self.wanted().name, kept=self.kept.name if self.kept else None
+        )
+
+    def _is_time_over(self):
+        return self._clock() - self._published_at > SETTLE_SECS
+
+    def _behind(self):
+        """The other workers that are there and use something else."""
+        context, view = self._runtime.context, self._runtime.monitor.view()
+        others = [view.record(str(task)) for task in context.cluster.training_tasks if task != context.task]
+        there = [record for record in others if record and record.get("state") not in ENDED]
+        return [record for record in there if record.get(BOARD_KEY) != self.wanted().name]
+
+
+class Led:
+    """Follows what the chief says; arguments and attributes as Leader's."""
+
+    def __init__(self, runtime, settings, clock=time.monotonic):
+        self._runtime, self._clock = runtime, clock
+        self._by_name = {setting.name: setting for setting in settings}
+        self._setting, self._look_due = settings[0], Throttle(LOOK_SECS)
+        self.kept: Any = None
+
+    def wanted(self):
+        """The Setting of the next step; what the chief's flags have and this worker's have not is left to the chief."""
+        if self._look_due.is_due(self._clock()):
+            told = self._runtime.monitor.view().record(BOARD_KEY)
+            self._setting = self._by_name.get(told.get("trying"), self._setting)
+            if told.get("kept") is not None:
+                self.kept = self._setting
+                log.info("autotune: kept %s, as the chief has decided", self.kept.name)
+            self._runtime.report.transport = self._setting.flags
+        return self._setting
+
+    def begin_session(self):
+        """Nothing is timed here."""
+
+    def note(self, secs):
+        """As `begin_session`."""
+
+    def finish(self):
+        """What is in use is kept: the training is over."""
+
+
+class TuningRunner(StepRunner):
+    """A StepRunner that changes the session when its tuner wants another setting, and times the steps for it.
+
+    Args:
+      tuner: Leader or Led.
+      runtime: session.TaskRuntime.
+
+    Attributes:
+      transport: the TransportHook.
+    """
+
+    def __init__(self, tuner, runtime, *args, clock=time.perf_counter, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._tuner, self._runtime, self._step_clock = tuner, runtime, clock
+        self._setting = autotune.given(runtime.context)
+        self._of: Any = None  # the session
+        self._began = 0.0
+        self.transport: Any = None
+
+    def loop(self, session):
+        """As the StepRunner's."""
+        super().loop(session)
+        self._tuner.finish()
+
+    def _run_batches(self):
+        """Also before the first of them."""
+        if self._of is not self._session:
+            self._of = self._session
+            self._runtime.monitor.post(**{BOARD_KEY: self._setting.name})
+            self._tuner.begin_session()
+        if self._tuner.kept != self._setting and not self._runtime.guard.should_stop:
+            wanted = self._tuner.wanted()
+            if wanted != self._setting:
+                self._change(wanted)
+        self._began = self._step_clock()
+        super()._run_batches()
+
+    def _run_one(self, step_context):
+        super()._run_one(step_context)
+        if self._tuner.kept is None:
+            self._tuner.note(self._step_clock() - self._began)
+            if self._step_hook.is_last:
+                self._tuner.finish()
+
+    def _change(self, setting):
+        """Raises what MonitoredSession answers with a new session."""
+        for update_loop in self.update_loops:
+            update_loop.rest(self._session, self._step_hook.raise_failure)
+        self._setting = setting
+        self._step_hook.pull_ahead(int(setting.prefetch))
+        self.transport.switch(setting)
+        raise tf.errors.AbortedError(None, None, f"another session for the transport: {setting.name}")
