@@ -17,9 +17,10 @@ Every step of a trial is a step of the job, with the gradient of its next batch:
   (`tuning`). To build the graph anew was the alternative: it calls the user's functions again, whose Keras layers get other names
   and whose input starts over. So was one graph with a switch in it (`tf.cond`): what is pulled is then decided on the worker, one
   more message before each pull, and the packed tensors of all ways would have to be made.
-- Settings take turns there and back (a b c c b a): what gets faster or slower meanwhile, as a cache that fills or a machine
-  with other work, counts for all. Of each turn the median of the steps' times counts, of both turns the lower: a hiccup, or a
-  neighbour that is restarting, makes steps slower and never faster. The mean of all was the alternative, which one hiccup decides.
+- Settings take turns, there, back and there again (a b c c b a a b c): what gets faster or slower meanwhile, as a cache that
+  fills, counts for all. Of each turn the median of the steps' times counts, and of the turns again: neither a hiccup nor a turn
+  in which a neighbour was restarting decides. The mean of all was the alternative, which one hiccup decides, and the best turn of
+  each, which the one decides that ran before the others had come.
 - In async each worker decides for itself. In sync all step together, so the chief decides for all (`tuning`).
 """
 
@@ -33,9 +34,10 @@ from typing import Any, NamedTuple
 
 from ps_train.wire import EXACT
 
-WARM_STEPS, WARM_SECS = 5, 3.0  # whichever is over first; at least one step
-TIMED_STEPS, TIMED_SECS = 20, 5.0  # the same; at least MIN_TIMES
-MIN_TIMES = 3
+ROUNDS = 3
+WARM_STEPS, WARM_SECS = 5, 3.0  # of a turn, whichever is over first; at least one step
+TIMED_STEPS, TIMED_SECS = 20, 5.0  # the same; at least MIN_TIMES and LEAST_SECS
+MIN_TIMES, LEAST_SECS = 3, 0.3
 MARGIN = 0.02  # by which another setting must be faster than that of the flags
 
 
@@ -96,7 +98,8 @@ class Trial:
 
     def __init__(self, settings: Sequence[Setting], clock: Callable[[], float] = time.monotonic):
         self.settings, self._clock = list(settings), clock
-        self._turns = deque([*self.settings, *self.settings[::-1]] if len(self.settings) > 1 else [])
+        ways = [self.settings[:: -1 if number % 2 else 1] for number in range(ROUNDS)]
+        self._turns = deque(sum(ways, []) if len(self.settings) > 1 else [])
         self._turn_secs: dict[Setting, list[float]] = {}  # the median of each turn that is over
         self.num_steps = 0
         self.begin()
@@ -122,24 +125,30 @@ class Trial:
         if self.is_over:
             return
         self.num_steps += 1
-        is_late = self._clock() - self._since > (TIMED_SECS if self._is_warm else WARM_SECS)
+        now = self._clock()
         if not self._is_warm:
             self._num_warm += 1
-            self._is_warm = is_late or self._num_warm >= WARM_STEPS
-            self._since = self._clock() if self._is_warm else self._since
+            self._is_warm = self._num_warm >= WARM_STEPS or now - self._since > WARM_SECS
+            if self._is_warm:
+                self._since = now
             return
         self._times.append(secs)
-        if len(self._times) >= (MIN_TIMES if is_late else TIMED_STEPS):
+        if self._is_enough(now - self._since):
             self._turn_secs.setdefault(self.current, []).append(median(self._times))
             self._turns.popleft()
             self.begin()
+
+    def _is_enough(self, secs: float) -> bool:
+        if secs > TIMED_SECS:
+            return len(self._times) >= MIN_TIMES
+        return secs > LEAST_SECS and len(self._times) >= TIMED_STEPS
 
     def step_secs(self) -> dict[Setting, float]:
         """Setting -> seconds of a step, of those that were timed; a turn that was cut short counts from MIN_TIMES steps on."""
         found = {setting: list(medians) for setting, medians in self._turn_secs.items()}
         if len(self._times) >= MIN_TIMES:
             found.setdefault(self.current, []).append(median(self._times))
-        return {setting: min(medians) for setting, medians in found.items()}
+        return {setting: median(medians) for setting, medians in found.items()}
 
 
 def choose(step_secs: dict[Setting, float], own: Setting) -> Setting:

@@ -11,10 +11,12 @@ the update that it may be in the middle of. A ps that is really lost meanwhile i
 In sync all workers make a step together, so that they should try the same at the same time. The chief, which alone times, says
 on the boards what is tried and at last what is kept, in the record BOARD_KEY; the others look there, change, and say in their own
 records what they use. Nobody waits for that: until all others use what is tried, or SETTLE_SECS have passed, the chief's steps
-are trained and not timed. So a worker that is late, lost, or comes again cannot hold up anything, and follows what it finds; that
+are made and not timed. So a worker that is late, lost, or comes again cannot hold up anything, and follows what it finds; that
 two workers use different ways for a while is right, too, as what gets to the accumulators is decoded. A chief that comes again
 after the decision finds it on the boards and keeps it, and before it begins a new trial. The alternative, a round of its own by
 which all agree on each change, is one more thing to wait for, and to be torn.
+
+Nobody times anything before all workers of the cluster have come, or GATHER_SECS have passed: alone, each way is faster.
 """
 
 import time
@@ -22,13 +24,14 @@ from typing import Any
 
 from ps_train import autotune
 from ps_train.autotune import Trial, choose
-from ps_train.cluster import ENDED
+from ps_train.cluster import ENDED, UP
 from ps_train.compat import tf
 from ps_train.hooks import StepRunner
 from ps_train.logs import Throttle, log
 
 BOARD_KEY = "transport"
-SETTLE_SECS = 5.0
+SETTLE_SECS = 5.0  # for the others to use what is tried
+GATHER_SECS = 20.0  # for the others to come, before anything is timed
 LOOK_SECS = 0.1
 
 
@@ -57,7 +60,8 @@ class Leader:
         self._is_sync = runtime.context.update == "sync"
         self._published: Any = None
         self._published_at = clock()
-        self._is_settled = not self._is_sync
+        self._since: Any = None  # the first session
+        self._is_settled = self._are_all_there = False
         self.kept: Any = None
 
     def wanted(self):
@@ -66,6 +70,7 @@ class Leader:
 
     def begin_session(self):
         """A session has begun, with the setting that was wanted or, if it was lost, the last."""
+        self._since = self._clock() if self._since is None else self._since
         if self._is_sync and self._published is None:
             told = self._runtime.monitor.view().record(BOARD_KEY).get("kept")
             self.kept = next((setting for setting in self._settings if setting.name == told), None)
@@ -79,7 +84,7 @@ class Leader:
     def note(self, secs):
         """A step of the wanted setting took so long."""
         if not self._is_settled:
-            self._is_settled = self._is_time_over() or not self._behind()
+            self._is_settled = self._is_quiet()
             self._trial.begin()
             return
         self._trial.note(secs)
@@ -102,24 +107,27 @@ class Leader:
         self._publish()
 
     def _publish(self):
-        if not self._is_sync or self._published == (self.kept, self.wanted()):
+        now = (self.kept, self.wanted())
+        if not self._is_sync or self._published == now:
             return
-        is_same = self._published is not None and self._published[1] == self.wanted()
-        self._published, self._published_at = (self.kept, self.wanted()), self._clock()
-        self._is_settled = is_same
-        self._runtime.monitor.publish(
-            BOARD_KEY, trying=self.wanted().name, kept=self.kept.name if self.kept else None
-        )
+        if self._published is not None and self._published[1] != self.wanted():
+            self._is_settled = False
+        self._published, self._published_at = now, self._clock()
+        kept = self.kept.name if self.kept else None
+        self._runtime.monitor.publish(BOARD_KEY, trying=self.wanted().name, kept=kept)
 
-    def _is_time_over(self):
-        return self._clock() - self._published_at > SETTLE_SECS
-
-    def _behind(self):
-        """The other workers that are there and use something else."""
+    def _is_quiet(self):
+        """Whether what is timed from now on counts: all workers train and, in sync, use what is tried; or it has taken too long."""
         context, view = self._runtime.context, self._runtime.monitor.view()
         others = [view.record(str(task)) for task in context.cluster.training_tasks if task != context.task]
-        there = [record for record in others if record and record.get("state") not in ENDED]
-        return [record for record in there if record.get(BOARD_KEY) != self.wanted().name]
+        training = [record for record in others if record.get("state") in UP]
+        if not self._are_all_there:
+            ended = [record for record in others if record.get("state") in ENDED]
+            is_late = self._clock() - self._since > GATHER_SECS
+            self._are_all_there = is_late or len(training) + len(ended) == len(others)
+        is_late = self._clock() - self._published_at > SETTLE_SECS
+        is_joint = not self._is_sync or all(r.get(BOARD_KEY) == self.wanted().name for r in training)
+        return self._are_all_there and (is_joint or is_late)
 
 
 class Led:

@@ -164,7 +164,7 @@ def _encode(parcel, context):
         if not (_is_selected(gradient, context) or (wire_dtype == "int8" and is_lossy(gradient, wire_dtype))):
             return encode(gradient, wire_dtype)
         left = tf1.Variable(
-            tf.zeros(gradient.shape, gradient.dtype), trainable=False, use_resource=True, name="left_over",
+            lambda: tf.zeros(gradient.shape, gradient.dtype), trainable=False, use_resource=True, name="left_over",
             collections=[tf1.GraphKeys.LOCAL_VARIABLES],
         )  # fmt: skip
         wanted = gradient + left.read_value()
