@@ -125,6 +125,9 @@ class Leader:
             ended = [record for record in others if record.get("state") in ENDED]
             is_late = self._clock() - self._since > GATHER_SECS
             self._are_all_there = is_late or len(training) + len(ended) == len(others)
+            if self._are_all_there:
+                named = "; ".join(setting.name for setting in self._settings)
+                log.info("autotune: trying some steps each of %s", named)
         is_late = self._clock() - self._published_at > SETTLE_SECS
         is_joint = not self._is_sync or all(r.get(BOARD_KEY) == self.wanted().name for r in training)
         return self._are_all_there and (is_joint or is_late)

@@ -1,5 +1,7 @@
-"""Jobs that try transports while they train: their weights against NumPy's, and who keeps what."""
+"""Jobs that try transports while they train: their weights against NumPy's, who keeps what, and tasks lost meanwhile."""
 
+import re
+import signal
 import sys
 
 import numpy as np
@@ -10,53 +12,96 @@ sys.path.insert(0, str(MODELS))
 from steps import trajectory
 
 pytestmark = pytest.mark.cluster
-EXACT = ("--noprefetch", "--wire_dtype=float32")
+TABLE, TRYING = "steps of a trial", "trying some steps each of"
 
 
-def tables(task):
-    return task.log.count("steps of a trial")
+def assert_exact(job, num_workers, steps):
+    values = checkpoint_of(job.train_dir)
+    for value, expected in zip((values["w"], values["b"]), trajectory(num_workers, steps), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+
+
+def assert_told(task):
+    """The table is there once, whole, and the report tells what it has kept."""
+    assert task.log.count(TABLE) == 1 and "cut short" not in task.log
+    assert len(re.findall(r"  packed.* steps/s .*|  plain .* steps/s .*", task.log)) >= 2
+    assert len(re.findall(r"steps/s +[0-9.]+  kept", task.log)) == 1
+    assert f"without a trial: {task.report['transport']}" in task.log
 
 
 def test_a_trial_of_exact_ways_changes_no_number(make_job):
-    steps = 120
-    job = make_job(num_workers=1, num_ps=2, flags=[f"--train_steps={steps}", "--autotune"])
+    steps = 450
+    job = make_job(
+        num_workers=1, num_ps=2, params="slow=all:5", flags=[f"--train_steps={steps}", "--autotune"]
+    )
     *_, worker = job.start_all()
     job.expect_exits(0)
-    values = checkpoint_of(job.train_dir)
-    for value, expected in zip((values["w"], values["b"]), trajectory(1, steps), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=1e-12)
+    assert_exact(job, 1, steps)
     report = worker.report
     assert (report["local_steps"], report["global_step"], report["examples"]) == (steps, steps, 4 * steps)
     assert report["restored_from"] is None
-    assert tables(worker) == 1 and "cut short" not in worker.log
-    assert all(flag in report["transport"] for flag in EXACT)
-    assert f"without a trial: {report['transport']}" in worker.log
+    assert "--wire_dtype=float32 --noprefetch" in report["transport"]
+    assert_told(worker)
 
 
 def test_each_worker_of_an_asynchronous_job_decides(make_job):
-    steps = 600
-    flags = [f"--train_steps={steps}", "--autotune", "--wire_dtype=bfloat16", "--prefetch"]
+    steps = 3000
+    flags = [f"--train_steps={steps}", "--autotune", "--wire_dtype=bfloat16"]
     job = make_job(num_workers=2, model="wide.py", flags=flags)
     _, *workers = job.start_all()
     job.expect_exits(0)
-    assert sum(worker.report["local_steps"] for worker in workers) == workers[0].report["global_step"]
-    assert steps <= workers[0].report["global_step"] <= steps + 1
+    last = workers[0].report["global_step"]
+    assert sum(worker.report["local_steps"] for worker in workers) == last
+    assert steps <= last <= steps + 1
     for worker in workers:
-        assert tables(worker) == 1
-        assert worker.report["transport"].startswith("--pack_bytes=")
+        assert_told(worker)
 
 
 def test_a_synchronous_job_keeps_what_its_chief_has_found(make_job):
-    steps = 400
+    steps = 900
     flags = [f"--train_steps={steps}", "--autotune", "--update=sync"]
     job = make_job(num_workers=2, params="slow=all:20", flags=flags)
     _, chief, worker = job.start_all()
     job.expect_exits(0)
-    values = checkpoint_of(job.train_dir)
-    for value, expected in zip((values["w"], values["b"]), trajectory(2, steps), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=1e-12)
-    assert (tables(chief), tables(worker)) == (1, 0)
-    assert "cut short" not in chief.log
-    assert "as the chief has decided" in worker.log
+    assert_exact(job, 2, steps)
+    assert_told(chief)
+    assert TABLE not in worker.log and "as the chief has decided" in worker.log
     assert chief.report["transport"] == worker.report["transport"]
     assert {task.report["local_steps"] for task in (chief, worker)} == {steps}
+
+
+@pytest.mark.parametrize("name", ["worker:1", "worker:0", "ps:0"])
+def test_a_task_of_a_synchronous_job_may_be_lost_in_the_trial(make_job, name):
+    steps = 900
+    flags = [f"--train_steps={steps}", "--autotune", "--update=sync", "--save_checkpoint_steps=50"]
+    job = make_job(num_workers=2, params="slow=all:20", flags=flags)
+    tasks = dict(zip(job.names, job.start_all(), strict=True))
+    tasks["worker:0"].wait_for_line(TRYING)
+    tasks["worker:1"].wait_for_line("step [0-9]+/")
+    tasks[name].send(signal.SIGKILL)
+    tasks[name].wait(10)
+    tasks[name] = job.start(name)
+    job.expect_exits(0, tasks.values())
+    chief, worker = tasks["worker:0"], tasks["worker:1"]
+    assert checkpoint_of(job.train_dir)["global_step"] == steps
+    assert_told(chief)
+    assert chief.report["transport"] == worker.report["transport"]
+
+
+def test_a_trial_that_the_target_ends_decides_by_what_it_has(make_job):
+    job = make_job(num_workers=1, flags=["--train_steps=30", "--autotune"])
+    _, worker = job.start_all()
+    job.expect_exits(0)
+    assert_exact(job, 1, 30)
+    assert "30 steps of a trial, cut short" in worker.log or "cut short" in worker.log
+    assert worker.report["transport"] == "--pack_bytes=131072 --wire_dtype=float32 --noprefetch"
+
+
+def test_a_signal_in_the_trial_ends_the_job_in_order(make_job):
+    job = make_job(num_workers=2, params="slow=all:20", flags=["--autotune", "--update=sync"])
+    tasks = job.start_all()
+    tasks[1].wait_for_line(TRYING)
+    for task in tasks:
+        task.send(signal.SIGTERM)
+    job.expect_exits(143, tasks[1:])
+    assert checkpoint_of(job.train_dir)["global_step"] == tasks[1].report["global_step"]

@@ -89,15 +89,15 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize(
-    ("fuse_bytes", "flags"),
-    [(PACK, {"wire_dtype": "int8", "prefetch": True}), (0, {"wire_dtype": "bfloat16"})],
+    ("fuse_bytes", "flags", "count"),
+    [(PACK, {"wire_dtype": "bfloat16", "prefetch": True}, 5), (0, {"wire_dtype": "int8"}, 4)],
 )
-def test_each_way_of_one_graph_is_that_of_a_graph_of_its_own(fuse_bytes, flags):
+def test_each_way_of_one_graph_is_that_of_a_graph_of_its_own(fuse_bytes, flags, count):
     run = TunedRun(fuse_bytes=fuse_bytes, **flags)
     wanted = {setting: expected(setting, fuse_bytes) for setting in run.settings}
-    assert len(wanted) == (7 if fuse_bytes else 3)
+    assert len(wanted) == count
     assert len({str(losses) for losses, _ in wanted.values()}) > 1, "they would all be the same in any case"
-    for setting in [*run.settings, *run.settings[::-1]]:
+    for setting in [*run.settings, run.settings[0]]:
         assert_same(run.steps(setting), wanted[setting])
 
 
