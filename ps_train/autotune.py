@@ -13,10 +13,10 @@ Every step of a trial is a step of the job, with the gradient of its next batch:
   they are given, and else not at all. How the ps keeps variables (`--fuse_bytes`), and which gradients are joined, is the same
   in all: it is the job's and not a worker's, and another way of keeping them would mean to move a living model.
 - A step's graph is built once, by one call of the user's `model_fn`. Each setting is a wiring of it (`rewiring`), laid before the
-  first session; another setting is another wiring and a new session, on the living model, with the input where it was
-  (`tuning`). To build the graph anew was the alternative: it calls the user's functions again, whose Keras layers get other names
-  and whose input starts over. So was one graph with a switch in it (`tf.cond`): what is pulled is then decided on the worker, one
-  more message before each pull, and the packed tensors of all ways would have to be made.
+  first session, and has a session of its own on the one living model (`tuning`). To build the graph anew was the alternative:
+  it calls the user's functions again, whose Keras layers get other names and whose input starts over. So was one graph with a
+  switch in it (`tf.cond`): what is pulled is then decided on the worker, one more message before each pull, and what one way has
+  packed the other would wait for.
 - Settings take turns, there, back and there again (a b c c b a a b c): what gets faster or slower meanwhile, as a cache that
   fills, counts for all. Of each turn the median of the steps' times counts, and of the turns again: neither a hiccup nor a turn
   in which a neighbour was restarting decides. The mean of all was the alternative, which one hiccup decides, and the best turn of
@@ -37,7 +37,7 @@ from ps_train.wire import EXACT
 ROUNDS = 3
 WARM_STEPS, WARM_SECS = 5, 3.0  # of a turn, whichever is over first; at least one step
 TIMED_STEPS, TIMED_SECS = 20, 5.0  # the same; at least MIN_TIMES and LEAST_SECS
-MIN_TIMES, LEAST_SECS = 3, 0.3
+MIN_TIMES, LEAST_SECS = 3, 0.5
 MARGIN = 0.02  # by which another setting must be faster than that of the flags
 
 

@@ -44,19 +44,39 @@ NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %
 
 
 class BoundedSession(tf1.Session):
-    """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds."""
+    """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds.
+
+    Another one of the same graph may do its work, for whoever has this one: hooks, and MonitoredSession.
+    """
 
     CLOSE_SECS = 2.0
     _is_closing = False
+    _substitute: Any = None
+    _substitutes: tuple = ()
     lost_by: Exception | None = None  # what a step ended with that lost a ps
 
     def run(self, *args, **kwargs):
         """As TensorFlow's; keeps the error of a lost ps, which MonitoredSession swallows."""
-        return self._noting_loss(super().run, *args, **kwargs)
+        session: Any = self._substitute or super()
+        return self._noting_loss(session.run, *args, **kwargs)
 
     def make_callable(self, *args, **kwargs):
         """As TensorFlow's, and as `run`."""
-        return functools.partial(self._noting_loss, super().make_callable(*args, **kwargs))
+        session: Any = self._substitute or super()
+        return functools.partial(self._noting_loss, session.make_callable(*args, **kwargs))
+
+    def substitute(self, session):
+        """From now on another BoundedSession does the work, which is closed with this one; None: this one itself."""
+        self._substitute = session
+        if session is not None and session not in self._substitutes:
+            self._substitutes += (session,)
+
+    def forget_substitutes(self):
+        """Closes all those that do not do the work now."""
+        for session in self._substitutes:
+            if session is not self._substitute:
+                session.close()
+        self._substitutes = () if self._substitute is None else (self._substitute,)
 
     def _noting_loss(self, call, *args, **kwargs):
         try:
@@ -75,6 +95,8 @@ class BoundedSession(tf1.Session):
         closing.join(self.CLOSE_SECS)
 
     def _close_now(self):
+        for session in self._substitutes:
+            session._close_now()
         with contextlib.suppress(tf.errors.OpError):  # the ps is gone, and the session with it
             super().close()
 
@@ -121,10 +143,6 @@ class SessionCreator(tf1.train.SessionCreator):
             self._global_step = tf1.train.get_global_step()
         self.fused: Any = None  # what became of small variables; see `fusing`
         self.first_pull: Any = None  # op to be run before the first step; see `prefetch`
-        # Set for one session that is made in the place of a whole one: a function that changes the graph for it, and an op for
-        # what is gone with a session, as the input and the local variables are not.
-        self.change: Any = None
-        self.again_op: Any = None
 
     @property
     def cold_ops(self):
@@ -159,23 +177,18 @@ class SessionCreator(tf1.train.SessionCreator):
             graph.finalize()
         timeouts = self._runtime.timeouts
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
-        change, self.change = self.change, None
-        is_change = change is not None
-        if is_change:
-            change()
-        elif self._session is not None:
+        if self._session is not None:
             self._note_loss()
         deadline = awake_clock() + bound
         line_due = line_throttle(awake_clock())
         while True:
-            since = None if self._is_first or is_change else awake_clock()
+            since = None if self._is_first else awake_clock()
             runs = self._wait_for_ps(deadline, since)
             if since is not None and awake_clock() - since > AWAY_SECS:
                 self._relapse.forget()
             try:
-                session = self._create(runs, deadline, is_change)
+                session = self._create(runs, deadline)
             except (*LOST, BoardError) as error:
-                is_change = False
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
                 if awake_clock() > deadline:
@@ -203,17 +216,17 @@ class SessionCreator(tf1.train.SessionCreator):
         config = session_config(runtime.context.task, runtime.config)
         return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
 
-    def _create(self, runs, deadline, is_change):
+    def _create(self, runs, deadline):
         session = self.make_raw_session()
         try:
             if self._runtime.context.is_chief:
                 with self._telling("the model to be restored or initialized"):
-                    self._bring_up(session, runs, is_change)
+                    self._bring_up(session, runs)
             else:
                 self._wait_for_model(runs, deadline)
             with self._telling("tables and the input to be initialized"):
-                for op in [self.again_op] if is_change else [self._local_init_op, self._input_init_op]:
-                    session.run(op)
+                session.run(self._local_init_op)
+                session.run(self._input_init_op)
                 if self.first_pull is not None:
                     session.run(self.first_pull)
         except BaseException:
@@ -287,13 +300,12 @@ class SessionCreator(tf1.train.SessionCreator):
 
     # The chief.
 
-    def _bring_up(self, session, runs, is_change):
+    def _bring_up(self, session, runs):
         runtime = self._runtime
         declared = runtime.monitor.view().record("model")
         if declared.get("ps_runs") == runs and self._is_same_model() and self._is_alive(session):
-            if not is_change:
-                log.info("rejoined the living model at step %d", session.run(self._global_step))
-                runtime.report.restored_from = runtime.report.restored_from or "living ps"
+            log.info("rejoined the living model at step %d", session.run(self._global_step))
+            runtime.report.restored_from = runtime.report.restored_from or "living ps"
             runtime.monitor.publish(
                 "model", **{k: v for k, v in declared.items() if k not in ("key", "beat")}
             )

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
@@ -36,7 +36,7 @@ class Staleness:
 
     def __init__(self, pulls_ahead):
         self.pulls_ahead = pulls_ahead
-        self._pulled_at: collections.deque[int] = collections.deque(maxlen=pulls_ahead + 1)
+        self._pulled_at: collections.deque[int] = collections.deque()
         self._total = self._count = 0
 
     def start(self, step):
@@ -117,7 +117,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def before_run(self, run_context):
         """Fetches the step's figures."""
-        self.raise_failure()
+        self._raise_failure()
         return self._args
 
     def after_run(self, run_context, run_values):
@@ -127,7 +127,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def follow(self, values):
         """Takes in a step's fetched figures; True if it is the last."""
-        self.raise_failure()
+        self._raise_failure()
         report = self._report
         step = int(values["global_step"])
         self.step = report.global_step = step
@@ -146,13 +146,14 @@ class StepHook(tf1.train.SessionRunHook):
         return self.is_last
 
     def pull_ahead(self, steps):
-        """From the next session on a step's variables are pulled so many steps before."""
+        """From here on a step's variables are pulled so many steps before it; they have just been pulled."""
         if self._staleness is not None:
             self._staleness.pulls_ahead = steps
+            self._staleness.start(self.step)
 
     def count_examples(self, examples):
         """Counts a batch that is not the last of its step; a failure of the job ends the step."""
-        self.raise_failure()
+        self._raise_failure()
         self._report.examples += int(examples)
 
     def ask_to_stop(self, reason):
@@ -165,7 +166,7 @@ class StepHook(tf1.train.SessionRunHook):
         Raises:
           ModelError: MAX_SKIPPED steps in a row were dropped.
         """
-        self.raise_failure()
+        self._raise_failure()
         self._report.skipped_steps += 1
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row >= MAX_SKIPPED:
@@ -181,7 +182,7 @@ class StepHook(tf1.train.SessionRunHook):
             log.warning("step dropped (%d so far): %s", self._report.skipped_steps, explained)
         self.is_last = bool(self._asked) or self._guard.should_stop
 
-    def raise_failure(self):
+    def _raise_failure(self):
         """Ends the loop at once if the model is lost; else it ends in order, and the chief saves."""
         failure = self._guard.failure
         if failure is not None and not failure.is_model_safe:
@@ -247,6 +248,19 @@ def _count(number, noun):
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+class Calls(NamedTuple):
+    """Prepared calls of a session.
+
+    Attributes:
+      step: gives (None, the figures of a step).
+      start, add: for the batches before a step's last.
+    """
+
+    step: Any
+    start: Any = None
+    add: Any = None
+
+
 class StepRunner:
     """Runs steps, most of them without the hooks' machinery, which costs more than a small step's Python.
 
@@ -278,7 +292,7 @@ class StepRunner:
         self._skips_bad_numbers, self._is_ps_lost = skips_bad_numbers, is_ps_lost
         self._step, self._step_hook, self._fetches, self._always = ops.step, step_hook, fetches, always
         self._session: Any = None
-        self._call: Any = None
+        self._calls: Any = None
         self._count = 0
         self.checkpoint_hook: Any = None
         self.wait_hook: Any = None
@@ -312,11 +326,8 @@ class StepRunner:
         # Not step_context.session: after a recovery within this call, that is still the lost one (TensorFlow 2.21).
         if self._step_hook.session is not self._session:
             self._session = self._step_hook.session
-            self._call = self._session.make_callable([self._step, self._fetches])
+            self._calls = self._prepare()
             self._count = 0
-            if self._num_adds:
-                self._call_start = self._session.make_callable(self._start)
-                self._call_add = self._session.make_callable([self._add, self._fetches["examples"]])
         end = time.monotonic() + self.BURST_SECS
         while not self._step_hook.is_last and time.monotonic() < end:
             try:
@@ -333,12 +344,19 @@ class StepRunner:
                 raise as_preemption(error, self._is_ps_lost) from error
             self._count += 1
 
+    def _prepare(self):
+        make = self._session.make_callable
+        step = make([self._step, self._fetches])
+        if not self._num_adds:
+            return Calls(step)
+        return Calls(step, make(self._start), make([self._add, self._fetches["examples"]]))
+
     def _run_batches(self):
         """All batches of a step but the last."""
         if self._num_adds:
-            self._call_start()
+            self._calls.start()
         for _ in range(self._num_adds):
-            self._step_hook.count_examples(self._call_add()[1])
+            self._step_hook.count_examples(self._calls.add()[1])
 
     def _run_one(self, step_context):
         if self._wants_hooks():
@@ -346,7 +364,7 @@ class StepRunner:
         else:
             for update_loop in self.update_loops:
                 update_loop.check()
-            self._step_hook.follow(self._call()[1])
+            self._step_hook.follow(self._calls.step()[1])
             if self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step):
                 self.checkpoint_hook.save_if_due(self._session)
 

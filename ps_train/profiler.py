@@ -274,11 +274,12 @@ class ProfilingRunner(StepRunner):
         if self._always:
             step_context.run_with_hooks(self._step, **tracing)
         else:
-            plain, self._call = self._call, functools.partial(self._traced_call, **tracing)
+            plain = self._calls
+            self._calls = plain._replace(step=functools.partial(self._traced_call, **tracing))
             try:
                 super()._run_one(step_context)
             finally:
-                self._call = plain
+                self._calls = plain
         return metadata.step_stats
 
 

@@ -1,22 +1,25 @@
 """Lays the ways for tensors to travel in a task's graph, the last thing that happens to it: one, or all that `--autotune` tries.
 
     hook = TransportHook([step, *updates], context, creator, runner)     # the last of a session's hooks
-    runner.transport.switch(setting)        # --autotune: from the next session on, which has to be made now
+    runner.transport.use(setting)           # --autotune: for the sessions that are made from now on
 
 It comes after all other hooks have made their ops, among them the one that keeps the graph beside the checkpoints: there is
 nothing of it in the `.meta` of a checkpoint.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 from ps_train import autotune, fusing
 from ps_train.compat import tf, tf1
+from ps_train.logs import log
 from ps_train.prefetch import Kept
 from ps_train.rewiring import Wiring
 from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.parcels import GRADIENTS
+
+# Resources of these ops have the op's name on their task, whatever the session.
+NAMED = ("VarHandleOp", "Variable", "VariableV2")
 
 
 class _Way(NamedTuple):
@@ -54,11 +57,13 @@ class TransportHook(tf1.train.SessionRunHook):
         """Changes the default graph, which is not finalized yet."""
         graph = tf1.get_default_graph()
         first, *others = autotune.settings(self._context)
-        if not others:
-            self._use(self._lay(graph, first, self._creator.cold_ops))
+        bound = _bound_to_a_session(graph) if others else None
+        if bound is not None:
+            log.info("autotune: nothing is tried, as %s, a %s, lives in one session", bound.name, bound.type)
+        if bound is not None or not others:
+            self._take(self._lay(graph, first, self._creator.cold_ops))
             return
         cold = list(self._creator.cold_ops)
-        self._creator.again_op = tf1.tables_initializer()
         self._wiring = Wiring(graph)
         for setting in (first, *others):
             self._reroute_gradients(graph, setting)
@@ -68,19 +73,25 @@ class TransportHook(tf1.train.SessionRunHook):
             # These are not to be changed by the next one, as restores are not.
             cold += way.fused.load if way.fused else ()
         self._creator.fused = self._ways[first].fused
-        self._rewire(first)
+        self.use(first)
         self._runner.transport = self
 
-    def switch(self, setting):
-        """Has the next session, if the last one is closed on purpose, use another setting."""
-        self._creator.change = functools.partial(self._rewire, setting)
-
-    def _rewire(self, setting):
+    def use(self, setting):
+        """Wires the graph for sessions that are made from now on; those that have run keep what they have."""
         way = self._ways[setting]
         self._wiring.apply(way.changes)
-        self._use(way._replace(fused=self._creator.fused))
+        self._take(way._replace(fused=self._creator.fused))
 
-    def _use(self, way):
+    def make_session(self):
+        """A session for the setting in use, on the living model."""
+        return self._creator.make_raw_session()
+
+    @property
+    def first_pull(self):
+        """Op to be run before the first step with the setting in use, or None."""
+        return self._creator.first_pull
+
+    def _take(self, way):
         self._creator.fused, self._creator.first_pull = way.fused, way.first_pull
         if way.batches is not None and self._runner is not None:
             self._runner.accumulate(*way.batches)
@@ -107,3 +118,14 @@ class TransportHook(tf1.train.SessionRunHook):
             add = tf.group(*(accumulation.add for accumulation in accumulations))
             batches = tf.group(*start), add, context.accumulate_steps - 1
         return _Way(None, fused, pull, batches)
+
+
+def _bound_to_a_session(graph):
+    """An op whose resource another session has not, as a queue or a table without a name that is shared; None if there is none."""
+    for op in graph.get_operations():
+        attributes = op.node_def.attr
+        if op.type in NAMED or "shared_name" not in attributes or attributes["shared_name"].s:
+            continue
+        if not attributes["use_node_name_sharing"].b:
+            return op
+    return None

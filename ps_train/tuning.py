@@ -1,12 +1,16 @@
-"""Runs the trial of `--autotune` while the job trains: who decides, who follows, and a new session for each change.
+"""Runs the trial of `--autotune` while the job trains: who decides, who follows, and a session for each setting.
 
     runner = TuningRunner(tuner_for(runtime), runtime, ops, step_hook, fetches)       # in place of StepRunner
     runner.transport = hook                 # TransportHook, which has laid the ways
     runner.loop(sess)                       # tries, keeps the fastest, trains to the end
 
-A change is made between two steps: the session is closed, the graph wired in another way, and a new session made, just as when
-a ps was lost, but that model, input and local variables are where they were. In sync the chief's update thread ends before, after
-the update that it may be in the middle of. A ps that is really lost meanwhile is dealt with as ever; the turn begins anew.
+Between two steps, the next one goes to another session of this process, on the graph as it is wired then; variables, the input
+and what sync keeps on a worker have names on their tasks, and are where they were. Hooks, and MonitoredSession, keep the session
+that they have, which hands on what it is given (`BoundedSession.substitute`). Each setting's session is made once, so that a turn
+costs no more than its steps, and all but the kept one are closed after the decision. If a ps is lost, all sessions are, and the
+turn begins anew with the setting that it had. What lives in one session only, as a queue of TensorFlow 1's input without a
+name, cannot be shared: with such a graph nothing is tried. The alternative was to close the session and make another for each
+turn, as when a ps was lost: each has to be prepared anew, which takes seconds for a large graph, while in sync the others wait.
 
 In sync all workers make a step together, so that they should try the same at the same time. The chief, which alone times, says
 on the boards what is tried and at last what is kept, in the record BOARD_KEY; the others look there, change, and say in their own
@@ -25,7 +29,6 @@ from typing import Any
 from ps_train import autotune
 from ps_train.autotune import Trial, choose
 from ps_train.cluster import ENDED, UP
-from ps_train.compat import tf
 from ps_train.hooks import StepRunner
 from ps_train.logs import Throttle, log
 
@@ -69,17 +72,21 @@ class Leader:
         return self._trial.current if self.kept is None else self.kept
 
     def begin_session(self):
-        """A session has begun, with the setting that was wanted or, if it was lost, the last."""
+        """A session has begun, the first one or after a ps was lost, with the setting that was wanted last."""
         self._since = self._clock() if self._since is None else self._since
-        if self._is_sync and self._published is None:
+        if self._is_sync and self._published is None and self.kept is None:
             told = self._runtime.monitor.view().record(BOARD_KEY).get("kept")
             self.kept = next((setting for setting in self._settings if setting.name == told), None)
-        if self.kept is None and self._trial.is_over:
-            self.finish()
         self._trial.begin()
         self._publish()
         if self.kept is not None:
             self._runtime.report.transport = self.kept.flags
+
+    def give_up(self):
+        """There is nothing that could be tried."""
+        if self.kept is None:
+            self.kept = self._settings[0]
+            log.info("autotune: kept %s, there is nothing to choose from", self.kept.name)
 
     def note(self, secs):
         """A step of the wanted setting took so long."""
@@ -156,6 +163,11 @@ class Led:
     def begin_session(self):
         """Nothing is timed here."""
 
+    def give_up(self):
+        """As Leader's."""
+        self.kept = self._setting
+        self._runtime.report.transport = self.kept.flags
+
     def note(self, secs):
         """As `begin_session`."""
 
@@ -164,21 +176,24 @@ class Led:
 
 
 class TuningRunner(StepRunner):
-    """A StepRunner that changes the session when its tuner wants another setting, and times the steps for it.
+    """A StepRunner that takes another session when its tuner wants another setting, and times the steps for it.
 
     Args:
       tuner: Leader or Led.
       runtime: session.TaskRuntime.
+      clock: seconds.
 
     Attributes:
-      transport: the TransportHook.
+      transport: the TransportHook; None if there is nothing to choose from.
     """
 
     def __init__(self, tuner, runtime, *args, clock=time.perf_counter, **kwargs):
         super().__init__(*args, **kwargs)
-        self._tuner, self._runtime, self._step_clock = tuner, runtime, clock
+        self._tuner, self._monitor, self._step_clock = tuner, runtime.monitor, clock
         self._setting = autotune.given(runtime.context)
-        self._of: Any = None  # the session
+        self._prepared: dict[Any, tuple] = {}  # of the settings that have a session
+        self._of: Any = None  # the monitored session
+        self._is_done = False
         self._began = 0.0
         self.transport: Any = None
 
@@ -190,13 +205,12 @@ class TuningRunner(StepRunner):
     def _run_batches(self):
         """Also before the first of them."""
         if self._of is not self._session:
-            self._of = self._session
-            self._runtime.monitor.post(**{BOARD_KEY: self._setting.name})
-            self._tuner.begin_session()
-        if self._tuner.kept != self._setting and not self._runtime.guard.should_stop:
-            wanted = self._tuner.wanted()
-            if wanted != self._setting:
-                self._change(wanted)
+            self._begin_session()
+        if not self._is_done:
+            self._use(self._tuner.wanted())
+            self._is_done = self._tuner.kept == self._setting
+            if self._is_done:
+                self._session.forget_substitutes()
         self._began = self._step_clock()
         super()._run_batches()
 
@@ -207,11 +221,32 @@ class TuningRunner(StepRunner):
             if self._step_hook.is_last:
                 self._tuner.finish()
 
-    def _change(self, setting):
-        """Raises what MonitoredSession answers with a new session."""
-        for update_loop in self.update_loops:
-            update_loop.rest(self._session, self._step_hook.raise_failure)
+    def _begin_session(self):
+        self._of = self._session
+        self._prepared = {self._setting: (None, self._calls, self._make_pull())}
+        self._monitor.post(**{BOARD_KEY: self._setting.name})
+        if self.transport is None:
+            self._tuner.give_up()
+        self._tuner.begin_session()
+
+    def _use(self, setting):
+        """The next step goes by this setting."""
+        if setting == self._setting:
+            return
         self._setting = setting
+        self.transport.use(setting)
+        if setting in self._prepared:
+            session, self._calls, pull = self._prepared[setting]
+            self._session.substitute(session)
+        else:
+            session = self.transport.make_session()
+            self._session.substitute(session)
+            self._calls, pull = self._prepare(), self._make_pull()
+            self._prepared[setting] = session, self._calls, pull
+        pull()
         self._step_hook.pull_ahead(int(setting.prefetch))
-        self.transport.switch(setting)
-        raise tf.errors.AbortedError(None, None, f"another session for the transport: {setting.name}")
+        self._monitor.post(**{BOARD_KEY: setting.name})
+
+    def _make_pull(self):
+        op = self.transport.first_pull if self.transport is not None else None
+        return (lambda: None) if op is None else self._session.make_callable(op)

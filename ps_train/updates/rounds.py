@@ -111,21 +111,6 @@ class UpdateLoop(tf1.train.SessionRunHook):
             self._thread.join(timeout=10)
         self._stop()
 
-    def rest(self, session, check):
-        """Ends the thread, after the update that it may be in the middle of, until the next session starts it anew.
-
-        Args:
-          session: raw session.
-          check: called while that takes time; what it raises ends the wait.
-        """
-        self._stopping.set()
-        if self.is_running:
-            session.run(self._optimizer.ledger.wake)
-            while self.is_running:
-                check()
-                self._thread.join(timeout=0.1)
-        self._stop()
-
     def _stop(self):
         self._stopping.set()
         if self._session is not None:

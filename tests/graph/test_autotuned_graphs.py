@@ -28,7 +28,7 @@ def no_task_left_behind(monkeypatch):
 class Parts:
     """What the hook tells a SessionCreator and a StepRunner."""
 
-    fused = first_pull = change = None
+    fused = first_pull = None
 
     def __init__(self, cold_ops):
         self.cold_ops = cold_ops
@@ -57,8 +57,7 @@ class TunedRun:
 
     def steps(self, setting, count=STEPS, is_anew=True):
         """As `stepping.Run.steps`, in a session of its own; the model and the input are where they were or are begun anew."""
-        self._hook.switch(setting)
-        self._parts.change()
+        self._hook.use(setting)
         with tf1.Session(self._servers.target(TaskId("worker", 0)), graph=self._ops.graph) as session:
             if is_anew:
                 for op in [self._init, *(self._parts.fused.load if self._parts.fused else ()), self._start]:
