@@ -122,10 +122,13 @@ class TransportHook(tf1.train.SessionRunHook):
 
 def _bound_to_a_session(graph):
     """An op whose resource another session has not, as a queue or a table without a name that is shared; None if there is none."""
+    attributes: dict[str, set[str]] = {}  # of a type of op
     for op in graph.get_operations():
-        attributes = op.node_def.attr
-        if op.type in NAMED or "shared_name" not in attributes or attributes["shared_name"].s:
+        if op.type not in attributes:
+            attributes[op.type] = {attribute.name for attribute in op.op_def.attr}
+        known = attributes[op.type]
+        if op.type in NAMED or "shared_name" not in known or op.get_attr("shared_name"):
             continue
-        if not attributes["use_node_name_sharing"].b:
+        if "use_node_name_sharing" not in known or not op.get_attr("use_node_name_sharing"):
             return op
     return None

@@ -14,7 +14,7 @@ from ps_train.config import TrainConfig
 from ps_train.inputs import build_input_init
 from ps_train.model.loading import Model
 from ps_train.rewiring import Wiring
-from ps_train.transport_hook import TransportHook
+from ps_train.transport_hook import TransportHook, _bound_to_a_session
 
 pytestmark = pytest.mark.graph
 STEPS = 3
@@ -107,6 +107,24 @@ def test_model_and_input_are_where_they_were_after_a_change():
     parts = [run.steps(packed), run.steps(plain, is_anew=False), run.steps(packed, is_anew=False)]
     losses = [loss for part, _ in parts for loss in part]
     assert_same((losses, parts[-1][1]), expected(packed, PACK, count=3 * STEPS))
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: tf1.FIFOQueue(3, tf.int64), "FIFOQueueV2"),
+        (lambda: tf1.FIFOQueue(3, tf.int64, shared_name="numbers"), None),
+        (lambda: tf1.data.make_one_shot_iterator(tf.data.Dataset.range(3)), "OneShotIterator"),
+        (lambda: tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0), None),
+        (lambda: tf1.get_variable("w", [3]), None),
+        (lambda: tf1.get_variable("w", [3], use_resource=False), None),
+    ],
+)
+def test_what_lives_in_one_session_is_seen(make, found):
+    with tf1.Graph().as_default() as graph:
+        make()
+        op = _bound_to_a_session(graph)
+    assert (op.type if op is not None else None) == found
 
 
 def test_a_wiring_is_put_back_and_applied_again():

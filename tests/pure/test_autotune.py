@@ -61,10 +61,10 @@ class Steps:
 
 
 def test_settings_take_turns_there_back_and_there_again():
-    steps = Steps([HALF, PACKED, PLAIN], {HALF: 0.02, PACKED: 0.03, PLAIN: 0.04})
+    steps = Steps([HALF, PACKED, PLAIN], {HALF: 0.03, PACKED: 0.04, PLAIN: 0.05})
     assert steps.run() == [HALF, PACKED, PLAIN, PACKED, HALF, PACKED, PLAIN]
     assert steps.number == steps.trial.num_steps == 3 * ROUNDS * (WARM_STEPS + TIMED_STEPS)
-    assert steps.trial.step_secs() == pytest.approx({HALF: 0.02, PACKED: 0.03, PLAIN: 0.04})
+    assert steps.trial.step_secs() == pytest.approx({HALF: 0.03, PACKED: 0.04, PLAIN: 0.05})
     assert steps.trial.current == HALF
 
 

@@ -56,6 +56,11 @@ def test_the_defaults_are_valid():
             "or train with --update=async.",
         ),
         (
+            {"autotune": True, "profile_steps": 3},
+            "--autotune changes how the steps go that --profile_steps measures. Leave out one of the two: profile with the flags "
+            "that a run with --autotune has logged.",
+        ),
+        (
             {"topk": 0.0},
             "--topk=0 is not a part of a gradient's elements. Expected a number above 0, up to 1 for all.",
         ),
