@@ -71,6 +71,21 @@ def test_a_synchronous_job_keeps_what_its_chief_has_found(make_job):
     assert {task.report["local_steps"] for task in (chief, worker)} == {steps}
 
 
+def test_a_ps_of_an_asynchronous_job_may_be_lost_in_the_trial(make_job):
+    steps = 3000
+    flags = [f"--train_steps={steps}", "--autotune", "--wire_dtype=bfloat16", "--save_checkpoint_steps=100"]
+    job = make_job(num_workers=1, num_ps=2, model="wide.py", flags=flags)
+    first, other, worker = job.start_all()
+    worker.wait_for_line(TRYING)
+    other.send(signal.SIGKILL)
+    other.wait(10)
+    again = job.start("ps:1")
+    job.expect_exits(0, [first, again, worker])
+    assert checkpoint_of(job.train_dir)["global_step"] == steps
+    assert "the session was lost with a ps" in worker.log
+    assert_told(worker)
+
+
 @pytest.mark.parametrize("name", ["worker:1", "worker:0", "ps:0"])
 def test_a_task_of_a_synchronous_job_may_be_lost_in_the_trial(make_job, name):
     steps = 900
@@ -89,13 +104,16 @@ def test_a_task_of_a_synchronous_job_may_be_lost_in_the_trial(make_job, name):
     assert chief.report["transport"] == worker.report["transport"]
 
 
-def test_a_trial_that_the_target_ends_decides_by_what_it_has(make_job):
-    job = make_job(num_workers=1, flags=["--train_steps=30", "--autotune"])
+@pytest.mark.parametrize(
+    ("pack_bytes", "line"), [(131072, "steps of a trial, cut short"), (0, "there is nothing to choose from")]
+)
+def test_what_the_flags_say_is_kept_if_nothing_else_is_known(make_job, pack_bytes, line):
+    job = make_job(num_workers=1, flags=["--train_steps=30", "--autotune", f"--pack_bytes={pack_bytes}"])
     _, worker = job.start_all()
     job.expect_exits(0)
     assert_exact(job, 1, 30)
-    assert "30 steps of a trial, cut short" in worker.log or "cut short" in worker.log
-    assert worker.report["transport"] == "--pack_bytes=131072 --wire_dtype=float32 --noprefetch"
+    assert worker.log.count(line) == 1
+    assert worker.report["transport"] == f"--pack_bytes={pack_bytes} --wire_dtype=float32 --noprefetch"
 
 
 def test_a_signal_in_the_trial_ends_the_job_in_order(make_job):
