@@ -36,8 +36,8 @@ from ps_train.wire import EXACT
 
 ROUNDS = 3
 WARM_STEPS, WARM_SECS = 5, 3.0  # of a turn, whichever is over first; at least one step
-TIMED_STEPS, TIMED_SECS = 20, 5.0  # the same; at least MIN_TIMES and LEAST_SECS
-MIN_TIMES, LEAST_SECS = 3, 0.5
+TIMED_STEPS, LEAST_SECS = 20, 0.5  # of a turn, when both are over
+MIN_TIMES, TIMED_SECS = 3, 5.0  # the same of slow steps
 MARGIN = 0.02  # by which another setting must be faster than that of the flags
 
 
@@ -143,12 +143,16 @@ class Trial:
             return len(self._times) >= MIN_TIMES
         return secs > LEAST_SECS and len(self._times) >= TIMED_STEPS
 
-    def step_secs(self) -> dict[Setting, float]:
-        """Setting -> seconds of a step, of those that were timed; a turn that was cut short counts from MIN_TIMES steps on."""
+    def turn_secs(self) -> dict[Setting, list[float]]:
+        """Setting -> seconds of a step in each of its turns; one that was cut short counts from MIN_TIMES steps on."""
         found = {setting: list(medians) for setting, medians in self._turn_secs.items()}
         if len(self._times) >= MIN_TIMES:
             found.setdefault(self.current, []).append(median(self._times))
-        return {setting: median(medians) for setting, medians in found.items()}
+        return found
+
+    def step_secs(self) -> dict[Setting, float]:
+        """Setting -> seconds of a step, of those that were timed."""
+        return {setting: median(turns) for setting, turns in self.turn_secs().items()}
 
 
 def choose(step_secs: dict[Setting, float], own: Setting) -> Setting:
@@ -163,12 +167,12 @@ def choose(step_secs: dict[Setting, float], own: Setting) -> Setting:
     return best if best in step_secs and step_secs[best] * (1 + MARGIN) < step_secs.get(own, 0.0) else own
 
 
-def table(step_secs: dict[Setting, float], kept: Setting) -> list[str]:
-    """Lines: each setting's steps a second, and how many times as fast as the first it is."""
-    width = max(len(setting.name) for setting in [kept, *step_secs])
-    first = next(iter(step_secs.values()), 0.0)
+def table(turn_secs: dict[Setting, list[float]], kept: Setting) -> list[str]:
+    """Lines: each setting's steps a second, how many times as fast as the first it is, and the slowest and quickest turn."""
+    width = max(len(setting.name) for setting in [kept, *turn_secs])
+    first = median(next(iter(turn_secs.values()), [0.0]))
     return [
-        f"  {setting.name:<{width}} {1 / secs:9.1f} steps/s {first / secs:6.2f}"
-        + ("  kept" if setting == kept else "")
-        for setting, secs in step_secs.items()
+        f"  {setting.name:<{width}} {1 / median(turns):9.1f} steps/s {first / median(turns):6.2f}"
+        f"  ({1 / max(turns):.1f}-{1 / min(turns):.1f}){'  kept' if setting == kept else ''}"
+        for setting, turns in turn_secs.items()
     ]

@@ -103,12 +103,11 @@ class Leader:
         """Decides, if that is still to do: the trial is over, or the training is."""
         if self.kept is not None:
             return
-        step_secs = self._trial.step_secs()
-        self.kept = choose(step_secs, self._settings[0])
+        self.kept = choose(self._trial.step_secs(), self._settings[0])
         self._runtime.report.transport = self.kept.flags
         cut = "" if self._trial.is_over else ", cut short by the end of the training"
         log.info("autotune: %d steps of a trial%s", self._trial.num_steps, cut)
-        for line in autotune.table(step_secs, self.kept):
+        for line in autotune.table(self._trial.turn_secs(), self.kept):
             log.info("%s", line)
         log.info("autotune: kept %s; without a trial: %s", self.kept.name, self.kept.flags)
         self._publish()

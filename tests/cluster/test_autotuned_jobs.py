@@ -25,7 +25,7 @@ def assert_told(task):
     """The table is there once, whole, and the report tells what it has kept."""
     assert task.log.count(TABLE) == 1 and "cut short" not in task.log
     assert len(re.findall(r"  packed.* steps/s .*|  plain .* steps/s .*", task.log)) >= 2
-    assert len(re.findall(r"steps/s +[0-9.]+  kept", task.log)) == 1
+    assert len(re.findall(r"steps/s +[0-9.]+  [(][0-9.-]+[)]  kept", task.log)) == 1
     assert f"without a trial: {task.report['transport']}" in task.log
 
 

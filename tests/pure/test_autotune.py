@@ -132,8 +132,8 @@ def test_another_than_the_jobs_own_has_to_be_faster_by_a_margin(step_secs, expec
     assert choose(step_secs, own=HALF) == expected
 
 
-def test_the_table_tells_rates_and_ratios():
-    assert autotune.table({HALF: 0.001, PLAIN: 0.002}, kept=HALF) == [
-        "  packed, bfloat16    1000.0 steps/s   1.00  kept",
-        "  plain                500.0 steps/s   0.50",
+def test_the_table_tells_rates_ratios_and_how_much_turns_differ():
+    assert autotune.table({HALF: [0.001, 0.002, 0.001], PLAIN: [0.002]}, kept=HALF) == [
+        "  packed, bfloat16    1000.0 steps/s   1.00  (500.0-1000.0)  kept",
+        "  plain                500.0 steps/s   0.50  (500.0-500.0)",
     ]
