@@ -191,7 +191,7 @@ class SessionCreator(tf1.train.SessionCreator):
     def make_raw_session(self):
         """A session without any bring-up."""
         runtime = self._runtime
-        config = session_config(runtime.context.task, runtime.config)
+        config = session_config(runtime.context.cluster, runtime.context.task, runtime.config)
         return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
 
     def _create(self, runs, deadline):

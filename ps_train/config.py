@@ -176,6 +176,8 @@ class TrainConfig:
     """Where the task writes its JSON report at its end."""
     log_dir: str | None = None
     """Local cluster: directory of a log file per task."""
+    colocate_ps: bool = False
+    """Each worker's process holds a part of the variables; there are no ps tasks of their own."""
     private_network: bool = False
     """Local cluster: the tasks run in a network namespace of their own, so that nobody else reaches them."""
     log_every_secs: float = 10.0
@@ -240,6 +242,11 @@ class TrainConfig:
             found.append(
                 "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
                 "Leave it out, or train with --update=async."
+            )
+        if self.colocate_ps and self.on_worker_loss == "continue":
+            found.append(
+                "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a "
+                "worker. Leave out one of the two."
             )
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")

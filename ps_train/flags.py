@@ -95,6 +95,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("ps_hosts", str, None, "comma-separated host:port of the ps tasks"),
         FlagSpec("worker_hosts", str, None, "comma-separated host:port of the workers"),
         FlagSpec("chief_host", str, None, "host:port of the chief [worker 0 is the chief]"),
+        _field("colocate_ps", bool, "each worker holds a part of the variables; no ps tasks of their own"),
         FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + _resolvers()),
     ),
     "Local cluster": (
@@ -222,9 +223,10 @@ def config_from_flags(values: flags.FlagValues) -> TrainConfig:
 
 def cluster_flags(values: flags.FlagValues) -> ClusterFlags:
     """The flags that place this process in a cluster."""
-    return ClusterFlags(
-        **{field.name: values[field.name].value for field in dataclasses.fields(ClusterFlags)}
-    )
+    given: dict[str, Any] = {
+        field.name: values[field.name].value for field in dataclasses.fields(ClusterFlags)
+    }
+    return ClusterFlags(**given)
 
 
 def help_lines() -> list[str]:

@@ -1,6 +1,6 @@
 """One flat variable for the variables that an optimizer updates alike on one ps, and one op that updates all of them.
 
-    fused = fuse(graph, runs, fuse_bytes, wire_dtype, cold=[init_op, restore_op])    # the graph is built, not finalized
+    fused = fuse(graph, runs, worker, fuse_bytes, wire_dtype, cold=[init_op, restore_op])    # the graph is built, not finalized
     session.run(init_op)                   # or restore_op: the variables have their values, as ever
     for op in fused.load:                  # the chief: moves these into the flat variables
         session.run(op)
@@ -113,12 +113,13 @@ class _Flat(NamedTuple):
         return {i: tf.reshape(whole[starts[i] : starts[i + 1]], shapes[i]) for i in wanted}
 
 
-def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
+def fuse(graph, runs, worker, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
     """Makes flat variables and has the graph use them.
 
     Args:
       graph: not finalized.
       runs: a list of ops and tensors for each thing that is run by itself; see `transport.pack`.
+      worker: device of this worker's task, as `/job:worker/task:1`.
       fuse_bytes: the size up to which a variable becomes part of a flat one; 0: none does.
       wire_dtype: the type in which trainable variables go to a worker in `runs`.
       cold: ops that initialize and restore variables.
@@ -142,7 +143,7 @@ def fuse(graph, runs, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
             flats += states
             replaced.update((one.op, update) for one in group)
         for flat in flats:
-            _reroute_reads(found, flat, wire_dtype, kept, moved, replaced)
+            _reroute_reads(found, flat, worker, wire_dtype, kept, moved, replaced)
         _replace_awaited(graph.get_operations(), replaced)
         load = tf.group(*map(_fill, flats)), tf.group(*map(_clear, flats))
         initializers = {op: other for flat in flats for op, other in _initializers(flat).items()}
@@ -348,7 +349,7 @@ def _whole(tensors):
     return split.inputs[0] if not before or before <= set(ancestors([split.inputs[0]])) else None
 
 
-def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):
+def _reroute_reads(found, flat, worker, wire_dtype, kept, moved, replaced):
     """Gives pieces of a flat variable to all that reads its members."""
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for index, variable in enumerate(flat.members):
@@ -359,7 +360,7 @@ def _reroute_reads(found, flat, wire_dtype, kept, moved, replaced):
             task = tasks.pop() if can_travel and not tasks & {"", task_of(flat.device)} else None
             groups[task, before].append((index, read))
     for (task, before), reads in groups.items():
-        is_pulled = flat.members[0].op in found.trainable and task is not None and not is_ps(task)
+        is_pulled = flat.members[0].op in found.trainable and task == worker
         is_kept = is_pulled and kept is not None and not before
         is_kept = is_kept and all(found.stepping[read] == 0 for _, read in reads)
         keep = functools.partial(kept.keep, device=task) if is_kept else lambda tensor: tensor

@@ -66,6 +66,9 @@ class TaskRuntime:
     )  # saves the model from another thread; set where there is a checkpoint
     graph: object = None  # that is trained, once it is built
     left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
+    shard: Any = (
+        None  # of the ps in this process: its TaskRuntime; None where ps tasks have processes of their own
+    )
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
 
 
@@ -167,9 +170,15 @@ class _TransportHook(tf1.train.SessionRunHook):
         wire_dtype = context.wire_dtype
         kept = Kept() if context.prefetch or context.accumulate_steps > 1 else None
         self._creator.fused = fusing.fuse(
-            graph, self._runs, context.fuse_bytes, wire_dtype, self._creator.cold_ops, kept
+            graph,
+            self._runs,
+            context.worker_device,
+            context.fuse_bytes,
+            wire_dtype,
+            self._creator.cold_ops,
+            kept,
         )
-        pack(graph, self._runs, context.pack_bytes, wire_dtype, kept)
+        pack(graph, self._runs, context.worker_device, context.pack_bytes, wire_dtype, kept)
         if kept is None:
             return
         pull = self._creator.first_pull = kept.pull

@@ -59,7 +59,8 @@ class TaskContext:
     @property
     def worker_device(self):
         """Device string of this task's CPU and GPUs' task."""
-        return f"/job:{self.task.job}/task:{self.task.index}"
+        server_task = self.cluster.server_task(self.task)
+        return f"/job:{server_task.job}/task:{server_task.index}"
 
     @property
     def control_device(self):

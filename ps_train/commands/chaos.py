@@ -54,6 +54,8 @@ def make_config(values: FlagValues) -> Plan:
         problems.append(
             "The command chaos starts a local cluster. Leave out --job_name, --task_index and the lists of hosts."
         )
+    if values.colocate_ps:
+        problems.append("The command chaos ends ps tasks by themselves, too. Leave out --colocate_ps.")
     config = train.collect(lambda: config_from_flags(values), problems) or TrainConfig()
     problems += config.problems(None if size_problems else values.num_workers)
     problems += paths.problems(config, is_local=True)

@@ -117,7 +117,13 @@ def _is_saving(place: Resolved | None) -> bool:
 
 def local_problems(values: FlagValues) -> list[str]:
     """What is wrong with the size of a local cluster."""
-    return [
+    problems = []
+    if values.colocate_ps and not values["num_ps"].using_default_value:
+        problems.append(
+            f"--num_ps={values.num_ps} beside --colocate_ps: there each worker holds a part of the variables. Leave out one "
+            "of the two."
+        )
+    return problems + [
         f"--{name}={getattr(values, name)} is out of range. Expected a whole number from 1."
         for name in ("num_ps", "num_workers")
         if getattr(values, name) < 1

@@ -87,8 +87,8 @@ def build(
     with ops.graph.as_default():
         init = tf1.global_variables_initializer()
     kept = Kept() if prefetches else None
-    fused = fusing.fuse(ops.graph, runs, fuse_bytes, wire_dtype, [init], kept)
-    pack(ops.graph, runs, pack_bytes, wire_dtype, kept)
+    fused = fusing.fuse(ops.graph, runs, context.worker_device, fuse_bytes, wire_dtype, [init], kept)
+    pack(ops.graph, runs, context.worker_device, pack_bytes, wire_dtype, kept)
     if kept is not None:
         with ops.graph.as_default():
             tf1.add_to_collection(FIRST_PULL, kept.pull)

@@ -323,7 +323,9 @@ def test_a_saver_writes_the_names_and_values_of_the_variables(servers, tmp_path)
             with tf1.device("/job:worker/task:0/device:CPU:0"):
                 saver = tf1.train.Saver()
             restore = ops.graph.get_operation_by_name(saver.saver_def.restore_op_name)
-            fused = fusing.fuse(ops.graph, [[ops.step, ops.loss]], fuse_bytes, cold=[init, restore])
+            fused = fusing.fuse(
+                ops.graph, [[ops.step, ops.loss]], "/job:worker/task:0", fuse_bytes, cold=[init, restore]
+            )
         run = Run(servers, (ops, fused, init))
         assert (fused is None) == (fuse_bytes == 0)
         run.steps(3)

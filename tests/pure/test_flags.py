@@ -85,6 +85,7 @@ EVERY_SETTING = TrainConfig(
     profile_steps=12,
     report_file="r.json",
     log_dir="logs",
+    colocate_ps=True,
     private_network=True,
     log_every_secs=0.5,
     evaluate=False,
