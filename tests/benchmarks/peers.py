@@ -2,6 +2,7 @@
 
     python tests/benchmarks/peers.py                                       # loopback, 2 workers, all models
     python tests/benchmarks/peers.py --models=mlp --contestants=plain,ps_train,ddp --variant='--wire_dtype=bfloat16'
+    python tests/benchmarks/peers.py --contestants=ps_train --variant='--fuse_bytes=0' --variant=''      # over the first one
     python tests/benchmarks/peers.py --link_mbit=1000 --num_workers=1      # hosts of their own, with links of 1 Gbit/s (root)
 
 The contestants, programs in `contestants/`, whose models and data are those of `contestants/nets.py`:
