@@ -202,6 +202,7 @@ class Profiler:
                 "wire_dtype": self._context.wire_dtype,
                 "num_workers": self._context.cluster.num_workers,
                 "quorum": self._context.quorum,
+                "is_colocated": self._context.cluster.is_colocated,
             },
             ps={
                 name: self._ps_figures(name, traffic, cores_used)
