@@ -15,7 +15,7 @@ import typing
 
 import numpy as np
 
-from ps_train.compat import tf, tf1
+from ps_train.compat import register_dispatchable, tf, tf1
 from ps_train.errors import ModelError
 
 
@@ -23,6 +23,7 @@ class ShardedVariable:
     """By this name of a class, tf_keras knows that a variable has parts, and takes these one by one."""
 
 
+@register_dispatchable
 class Split(ShardedVariable):
     """Stands for a variable in parts along axis 0.
 
@@ -132,7 +133,7 @@ class Split(ShardedVariable):
         """Rows by their numbers, each pulled from the ps that has it; what `tf.gather` calls.
 
         Args:
-          indices: integers, of any shape.
+          indices: int32 or int64, of any shape.
           name: of the op.
 
         Returns:
@@ -140,8 +141,6 @@ class Split(ShardedVariable):
         """
         with tf1.name_scope(name, f"{self._name.rpartition('/')[2]}_rows"):
             indices = tf.convert_to_tensor(indices)
-            if indices.dtype not in (tf.int32, tf.int64):
-                indices = tf.cast(indices, tf.int64)
             flat = tf.reshape(indices, [-1])
             starts = tf.constant(self._starts[:-1], flat.dtype)
             numbers = tf.searchsorted(starts[1:], flat, side="right")  # of the parts
