@@ -68,8 +68,8 @@ class Split(ShardedVariable):
         return f"<Split {self.name!r} shape={self.shape} dtype={self.dtype.name} in {len(self.parts)} parts>"
 
     def __getattr__(self, name):
-        if not name.startswith("_") and (name == "handle" or hasattr(tf.Variable, name)):
-            raise self._refusal(f"its {name}")
+        if name in ("handle", "_lazy_read") or (name[:1] != "_" and hasattr(tf.Variable, name)):
+            raise self._refusal(f"its {name.removeprefix('_')}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _refusal(self, what):

@@ -244,7 +244,7 @@ def test_it_reads_as_the_whole_one(servers):
             ]
             variables = tf1.trainable_variables()
             assert len(variables) == (4 if partition == "auto" else 2)
-            gradients = tf.gradients(tf.add_n(losses), variables)
+            gradients = tf1.gradients(tf.add_n(losses), variables)
             used |= {v.op.name: tf.convert_to_tensor(g) for v, g in zip(variables, gradients, strict=True)}
             assigned = used.pop("assigned")
             values = dict(zip(used, evaluate(servers, *used.values()), strict=True))
@@ -287,9 +287,9 @@ def test_what_it_says_of_itself(scope):
         (lambda v: v.op.type, "its op's type"),
         (lambda v: v.device, "its device"),
         (lambda v: v.scatter_update(0), "its scatter_update"),
-        (lambda v: tf1.scatter_add(v, [0], [1.0]), "its handle"),
+        (lambda v: tf1.scatter_add(v, [0], [1.0]), "its lazy_read"),
         (lambda v: tf.gradients(tf.reduce_sum(v * v), [v]), "what takes it as a reference"),
-        (lambda v: OPTIMIZERS["sgd"]().minimize(tf.reduce_sum(v * v), var_list=[v]), "its handle"),
+        (lambda v: OPTIMIZERS["sgd"]().minimize(tf.reduce_sum(v * v), var_list=[v]), "its op's type"),
         (lambda v: tf1.colocate_with(v).__enter__(), "its handle"),
         (lambda v: tf1.control_dependencies([v.op]).__enter__(), "its op"),
         (lambda v: tf.nn.embedding_lookup([v, v], [1]), "what is looked up in several"),
