@@ -20,25 +20,25 @@ def test_a_split_model_is_trained_resumed_whole_on_one_ps_and_evaluated(make_job
         num_ps=2,
         num_workers=2,
         model="large.py",
-        flags=["--partition=auto", "--update=sync", "--train_steps=12"],
+        flags=["--partition=auto", "--update=sync", "--train_steps=8"],
     )
     _, _, chief, worker = job.start_all()
     job.expect_exits(0)
     for line in PARTS:
         assert f"split: {line}" in chief.log
     assert "the fullest has 1.0" in chief.log, "both ps hold as much"
-    assert chief.report["global_step"] == 12
+    assert chief.report["global_step"] == 8
     first = checkpoint_of(job.train_dir)
-    assert first["emb/table"].shape == first["emb/table/Adam"].shape == (300_000, 8)
+    assert first["emb/table"].shape == first["emb/table/Momentum"].shape == (300_000, 8)
     assert not [name for name in first if "part_" in name]
-    trained = np.abs(first["emb/table/Adam"]).sum(1) > 0
+    trained = np.abs(first["emb/table/Momentum"]).sum(1) > 0
     assert trained[:1000].any() and 0 < trained.sum() < 2000
 
-    rest = make_job(num_ps=1, num_workers=1, model="large.py", flags=["--partition=none", "--train_steps=30"])
+    rest = make_job(num_ps=1, num_workers=1, model="large.py", flags=["--partition=none", "--train_steps=16"])
     rest.train_dir = job.train_dir
     _, chief = rest.start_all()
     rest.expect_exits(0)
-    assert "restored" in chief.log and chief.report["global_step"] >= 30
+    assert "restored" in chief.log and chief.report["global_step"] >= 16
     second = checkpoint_of(job.train_dir)
     assert second.keys() == first.keys()
     moved = np.abs(second["kernel"] - first["kernel"]).max()

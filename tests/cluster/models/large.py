@@ -29,6 +29,6 @@ def model_fn(features, labels):
     logits = 0.1 * hidden + tf.matmul(found, tf1.get_variable("mix", [8, LABELS]))
     return ps_train.ModelSpec(
         loss=tf1.losses.sparse_softmax_cross_entropy(labels, logits),
-        optimizer=tf1.train.AdamOptimizer(0.001),
+        optimizer=tf1.train.MomentumOptimizer(0.001, 0.9),
         metrics={"accuracy": tf1.metrics.accuracy(labels, tf.argmax(logits, 1))},
     )
