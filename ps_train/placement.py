@@ -199,7 +199,7 @@ def scope(context):
             ps_strategy=LeastLoaded([task.index for task in context.cluster.ps_tasks]),
         )
     )
-    splitter = Splitter(context.cluster.num_ps, context.partition == AUTO, setter.is_overruled)
+    splitter = Splitter(context.cluster.num_ps, context.partition == AUTO, setter)
     with (
         tf1.device(setter),
         tf1.variable_creator_scope(_local_creator(context.worker_device)),
@@ -214,10 +214,17 @@ class _Setter:
     def __init__(self, setter):
         self._setter = setter
         self._asked = None
+        self._placed = set()
 
     def __call__(self, op):
         self._asked = op.device
+        if op.type == "VarHandleOp" and _names_a_task(op.device):
+            self._placed.add(op.name)
         return self._setter(op)
+
+    def is_placed(self, name):
+        """Whether a device scope of the user's named the task of this variable."""
+        return name in self._placed
 
     def is_overruled(self):
         """Whether a device scope or a colocation of the user's names the task of what would be made now, or none is set."""
@@ -225,7 +232,11 @@ class _Setter:
         with tf.init_scope(), tf1.name_scope(None):
             probe = tf.no_op("ps_train/place")
         is_colocated = probe.colocation_groups() != [f"loc:@{probe.name}".encode()]
-        return is_colocated or self._asked is None or tf.DeviceSpec.from_string(self._asked).task is not None
+        return is_colocated or self._asked is None or _names_a_task(self._asked)
+
+
+def _names_a_task(device):
+    return tf.DeviceSpec.from_string(device).task is not None
 
 
 def _local_creator(worker_device):

@@ -1,6 +1,6 @@
 """`--partition=auto`: large variables of `get_variable` are split over the ps tasks, without a word in the model.
 
-    getter = Splitter(num_ps=2, is_on=True, names_a_task=lambda: False)
+    getter = Splitter(num_ps=2, is_on=True, setter=setter)       # the device function of `placement.scope`
     with tf1.variable_scope(tf1.get_variable_scope(), custom_getter=getter):
         table = tf1.get_variable("table", [10_000_000, 64])          # a Split of two parts, each on the ps that holds least
 
@@ -19,7 +19,6 @@ import numpy as np
 
 from ps_train.compat import tf, tf1
 from ps_train.split_variable import Split
-from ps_train.transport import num_bytes
 
 NONE, AUTO = "none", "auto"
 MIN_PART_BYTES = 4 * 2**20
@@ -33,11 +32,12 @@ class Splitter:
     Args:
       num_ps: of the cluster.
       is_on: False only notes in SPLITTABLE what would be split.
-      names_a_task: called for a variable that may be split: whether a device scope of the user's names its task.
+      setter: tells what device scopes of the user's say: `is_overruled()`, whether one names the task of what would be made
+        now, `is_placed(name)`, whether one did for a variable.
     """
 
-    def __init__(self, num_ps, is_on, names_a_task):
-        self._num_ps, self._is_on, self._names_a_task = num_ps, is_on, names_a_task
+    def __init__(self, num_ps, is_on, setter):
+        self._num_ps, self._is_on, self._setter = num_ps, is_on, setter
         self._made = {}
         self._whole = set()  # names of those that were left as they are
 
@@ -49,11 +49,12 @@ class Splitter:
         num_parts = self._count(shape, dtype, kwargs)
         if num_parts < 2 or kwargs.get("reuse") is True or name in self._whole:
             return getter(name=name, **kwargs)
-        if not self._is_on or self._names_a_task():
+        if not self._is_on or self._setter.is_overruled():
             self._whole.add(name)
-            if not self._is_on:
+            made = getter(name=name, **kwargs)
+            if not self._is_on and not self._setter.is_placed(name):
                 tf1.add_to_collection(SPLITTABLE, name)
-            return getter(name=name, **kwargs)
+            return made
         return self._split(getter, name, kwargs | {"shape": shape, "dtype": dtype}, num_parts)
 
     def _split(self, getter, name, kwargs, num_parts):
@@ -103,12 +104,7 @@ class Splitter:
         )
         if not is_ours or is_special or not _makes_resources(kwargs):
             return 1
-        return max(1, min(self._num_ps, shape[0], num_bytes(_Sized(shape, dtype)) // MIN_PART_BYTES))
-
-
-class _Sized:
-    def __init__(self, shape, dtype):
-        self.shape, self.dtype = shape, dtype
+        return max(1, min(self._num_ps, shape[0], shape.num_elements() * dtype.size // MIN_PART_BYTES))
 
 
 def _makes_resources(kwargs):

@@ -355,6 +355,8 @@ def test_one_ps_and_none_split_nothing():
     for partition, cluster in (("auto", Cluster.from_hosts("p0:1", "w0:1")), ("none", CLUSTER)):
         with tf1.Graph().as_default(), scope_of(partition, cluster):
             assert parts_of("large", [12, 100]) == 1
+            with tf1.device("/job:ps/task:0"):
+                tf1.get_variable("pinned", [12, 100])
             assert tf1.get_collection(splitting.SPLITTABLE) == (["large"] if partition == "none" else [])
 
 
