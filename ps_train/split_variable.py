@@ -69,13 +69,13 @@ class Split(ShardedVariable):
 
     def __getattr__(self, name):
         if name in ("handle", "_lazy_read") or (name[:1] != "_" and hasattr(tf.Variable, name)):
-            raise self._refusal(f"its {name.removeprefix('_')}")
+            raise self._refusal("an update of its rows" if name == "_lazy_read" else f"its {name}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _refusal(self, what):
         return ModelError(
-            f"The variable {self._name} is split over {len(self.parts)} ps tasks by --partition=auto, and {what} is that of a "
-            "single one. Leave out --partition=auto, or split it by hand and use its parts: "
+            f"The variable {self._name} is split in {len(self.parts)} parts by --partition=auto, and {what} needs a whole one. "
+            "Leave out --partition=auto, or split it by hand and use its parts: "
             "tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner(2))."
         )
 
@@ -167,7 +167,7 @@ class _OpName:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        raise self._split._refusal(f"its op's {name}" if name != "_as_graph_element" else "its op")
+        raise self._split._refusal("its op" if name == "_as_graph_element" else f"its op.{name}")
 
 
 def parts_of(variables):
@@ -182,7 +182,7 @@ def parts_of(variables):
 
 def _to_tensor(split, dtype=None, name=None, as_ref=False):
     if as_ref:
-        raise split._refusal("what takes it as a reference (its gradient by tf.gradients, colocate_with)")
+        raise split._refusal("tf.gradients or colocate_with of it")
     if dtype is not None and not dtype.is_compatible_with(split.dtype):
         raise ValueError(f"{split!r} cannot be made a tensor of {dtype.name}")
     return split.value()
@@ -218,7 +218,7 @@ def _bound(api, args, kwargs, table):
     arguments = dict(bound.arguments)
     tables = arguments[table] if isinstance(arguments[table], list) else [arguments[table]]
     if len(tables) > 1:
-        raise tables[0]._refusal("what is looked up in several variables together")
+        raise tables[0]._refusal("a lookup in several variables together")
     return arguments, tables[0]
 
 

@@ -284,15 +284,15 @@ def test_what_it_says_of_itself(scope):
     ("use", "what"),
     [
         (lambda v: v.handle, "its handle"),
-        (lambda v: v.op.type, "its op's type"),
+        (lambda v: v.op.type, "its op.type"),
         (lambda v: v.device, "its device"),
         (lambda v: v.scatter_update(0), "its scatter_update"),
-        (lambda v: tf1.scatter_add(v, [0], [1.0]), "its lazy_read"),
-        (lambda v: tf.gradients(tf.reduce_sum(v * v), [v]), "what takes it as a reference"),
-        (lambda v: OPTIMIZERS["sgd"]().minimize(tf.reduce_sum(v * v), var_list=[v]), "its op's type"),
+        (lambda v: tf1.scatter_add(v, [0], [1.0]), "an update of its rows"),
+        (lambda v: tf.gradients(tf.reduce_sum(v * v), [v]), "tf.gradients or colocate_with of it"),
+        (lambda v: OPTIMIZERS["sgd"]().minimize(tf.reduce_sum(v * v), var_list=[v]), "its op.type"),
         (lambda v: tf1.colocate_with(v).__enter__(), "its handle"),
         (lambda v: tf1.control_dependencies([v.op]).__enter__(), "its op"),
-        (lambda v: tf.nn.embedding_lookup([v, v], [1]), "what is looked up in several"),
+        (lambda v: tf.nn.embedding_lookup([v, v], [1]), "a lookup in several"),
     ],
 )
 def test_what_only_one_variable_has_is_refused_in_words(scope, use, what):
@@ -300,9 +300,11 @@ def test_what_only_one_variable_has_is_refused_in_words(scope, use, what):
     with pytest.raises(ModelError) as refused:
         use(table)
     assert str(refused.value).startswith(
-        "The variable table is split over 3 ps tasks by --partition=auto, and " + what
+        "The variable table is split in 3 parts by --partition=auto, and " + what
     )
-    assert "Leave out --partition=auto, or split it by hand and use its parts" in str(refused.value)
+    assert "needs a whole one. Leave out --partition=auto, or split it by hand and use its parts" in str(
+        refused.value
+    )
     with pytest.raises(AttributeError):
         table.no_such_attribute  # noqa: B018
 
