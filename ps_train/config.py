@@ -30,6 +30,7 @@ DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
 AUTO_FUSE_BYTES = 512 * 1024
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
+PARTITIONS = ("none", "auto")
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -160,6 +161,8 @@ class TrainConfig:
     """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
     fuse_bytes: str = "auto"
     """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 524288; 0: none does."""
+    partition: str = "none"
+    """Large variables: each on one ps (`none`), or split over the ps tasks (`auto`)."""
     wire_dtype: str = "float32"
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     prefetch: bool = False
@@ -253,6 +256,7 @@ class TrainConfig:
         for name, choices in (
             ("on_worker_loss", LOSS_POLICIES),
             ("on_nan", NAN_POLICIES),
+            ("partition", PARTITIONS),
             ("wire_dtype", WIRE_DTYPES),
         ):
             if getattr(self, name) not in choices:

@@ -38,6 +38,7 @@ from ps_train.updates.standing import describe
 from ps_train.wording import describe_shares
 
 BACKUP_LEASE_SECS = 5.0
+MAX_SPLITS = 10  # of which a line is logged
 
 
 @dataclass
@@ -208,6 +209,8 @@ def _publish_training(context, monitor, optimizers, train_steps):
     )
     if len(found) > 1:
         log.info("placement: %s", describe_shares(shares))
+    for line in placement.describe_splits(tf1.global_variables())[:MAX_SPLITS]:
+        log.info("split: %s", line)
     advice = placement.advice(found)
     if advice:
         log.warning("%s", advice)

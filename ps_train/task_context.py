@@ -26,6 +26,7 @@ class TaskContext:
       prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
       topk: the fraction of a gradient's elements, the largest, that is sent; see `updates.parcels`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
+      partition: 'none' or 'auto': whether large variables are split over the ps tasks; see `splitting`.
     """
 
     task: TaskId
@@ -40,6 +41,7 @@ class TaskContext:
     prefetch: bool = False
     accumulate_steps: int = 1
     topk: float = 1.0
+    partition: str = "none"
 
     @property
     def is_chief(self):

@@ -9,6 +9,7 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
+from ps_train.split_variable import parts_of
 from ps_train.updates import sync
 from ps_train.updates.parcels import in_order, send_gradients
 
@@ -23,9 +24,11 @@ class AsyncOptimizer(tf1.train.Optimizer):
         self._optimizer = optimizer
         self._loss: Any = None
 
-    def compute_gradients(self, loss, *args, **kwargs):
+    def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
         self._loss = None if callable(loss) else loss
+        if var_list is not None or args:
+            args = (parts_of(var_list), *args)
         return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):

@@ -69,6 +69,8 @@ def build(
     index=0,
     prefetches=False,
     topk=1.0,
+    partition="none",
+    accumulate_steps=1,
 ):
     """(TrainOps of worker 0, what was fused, op that initializes)."""
     context = task_context.TaskContext(
@@ -79,6 +81,8 @@ def build(
         wire_dtype=wire_dtype,
         fuse_bytes=fuse_bytes,
         topk=topk,
+        partition=partition,
+        accumulate_steps=accumulate_steps,
     )
     task_context.set_current(context)
     model = Model(input_fn, model_fn, "model", __file__)
