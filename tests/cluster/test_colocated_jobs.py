@@ -130,3 +130,11 @@ def test_the_chief_of_a_job_that_is_over_waits_for_nobody(make_colocated):
     again = job.start("worker:0")
     job.expect_exits(0, [again], secs=40)
     assert again.report["local_steps"] == 0
+
+
+def test_large_variables_are_split_over_the_workers(make_colocated):
+    job = make_colocated(2, "--partition=auto", "--train_steps=8", "--update=sync", model="large.py")
+    chief, _ = job.start_all()
+    job.expect_exits(0)
+    assert "split: emb/table [300000, 8], 9.6 MB: rows 0-149999 on ps:" in chief.log
+    assert checkpoint_of(job.train_dir)["emb/table"].shape == (300_000, 8)
