@@ -94,6 +94,7 @@ def _run_member(task, cluster, config, report):
         config.prefetch,
         config.accumulate_steps,
         config.topk,
+        config.local_steps,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:
