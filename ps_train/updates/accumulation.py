@@ -60,5 +60,7 @@ class Accumulation:
 
     def finish(self):
         """All gradients are known."""
-        self.start, self.add = tf.group(*self._starts), tf.group(*self._adds)
+        with tf1.control_dependencies(None):  # a caller's, as UPDATE_OPS, may take a batch
+            self.start = tf.group(*self._starts)
+        self.add = tf.group(*self._adds)
         tf1.add_to_collection(ACCUMULATIONS, self)

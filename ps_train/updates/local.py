@@ -81,13 +81,11 @@ class LocalOptimizer(tf1.train.Optimizer):
           ModelError: a gradient is sparse, or a variable cannot have a copy.
         """
         context = task_context.current()
-        checked = check_gradients(list(grads_and_vars), self._loss, context.on_nan)
-        pairs = [(gradient, variable) for gradient, variable in checked if gradient is not None]
         # In sync, a caller's control dependencies, as UPDATE_OPS, are the step's alone.
         apart = tf1.control_dependencies(None) if context.update == "sync" else contextlib.nullcontext()
         with apart, tf1.name_scope(None, "ps_train/local"), tf1.device(context.worker_device):
-            differences = self._train_copies(pairs)
-        self.results = [gradient for gradient, _ in pairs] + ([] if self._loss is None else [self._loss])
+            checked = check_gradients(list(grads_and_vars), self._loss, context.on_nan)
+            differences = self._train_copies([pair for pair in checked if pair[0] is not None])
         tf1.add_to_collection(ACCUMULATIONS, self)
         self.push = self._rule.apply_gradients(differences, global_step=global_step, name=name)
         return self.push
@@ -103,6 +101,7 @@ class LocalOptimizer(tf1.train.Optimizer):
             )
         with tf1.control_dependencies(None):
             self.start = tf.group(*map(_start, copies))
+        self.results = [gradient for gradient, _ in pairs] + ([] if self._loss is None else [self._loss])
         with tf1.control_dependencies([self.add]):
             return [(copy.begun.read_value() - copy.now.read_value(), copy.variable) for copy in copies]
 

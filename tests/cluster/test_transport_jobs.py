@@ -1,4 +1,4 @@
-"""Jobs that pull ahead, or add up gradients before they push: their weights against NumPy's."""
+"""Jobs that pull ahead, add up gradients or train copies before they push: their weights against NumPy's."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 from harness import MODELS, checkpoint_of
 
 sys.path.insert(0, str(MODELS))
-from steps import trajectory
+from steps import local_trajectory, trajectory
 
 pytestmark = pytest.mark.cluster
 STEPS = 12
@@ -26,6 +26,15 @@ def train(make_job, num_workers, *flags):
 def test_a_step_can_have_several_batches(make_job, update, num_workers):
     reports, found = train(make_job, num_workers, f"--update={update}", "--accumulate_steps=3")
     for value, expected in zip(found, trajectory(num_workers, STEPS, batches=3), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for report in reports:
+        assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
+
+
+@pytest.mark.parametrize(("update", "num_workers"), [("async", 1), ("sync", 2)])
+def test_a_worker_can_train_a_copy_of_its_own(make_job, update, num_workers):
+    reports, found = train(make_job, num_workers, f"--update={update}", "--local_steps=3")
+    for value, expected in zip(found, local_trajectory(num_workers, STEPS, 3), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-12)
     for report in reports:
         assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
