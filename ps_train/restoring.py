@@ -90,9 +90,7 @@ def _lacks_slots_alone(reader, variables):
     missing = [v for v in variables if differences(reader, [v])]
     if any(v.trainable or reader.has_tensor(v.op.name) for v in missing):
         return ""
-    return (
-        " If it is of a job with --local_steps, whose workers keep what the optimizer remembers: go on with --local_steps."
-    )
+    return " If it is of a job with --local_steps, whose workers keep what the optimizer remembers: go on with --local_steps."
 
 
 def _misfit(checkpoint, problems, hint):

@@ -152,7 +152,11 @@ def make(
         ordered.append(last_hook)
     accumulations = tf1.get_collection(ACCUMULATIONS)
     starts, adds = [a.start for a in accumulations], [a.add for a in accumulations]
-    runs = [[*step, *adds], *([starts] if starts else []), *([optimizer.update_op] for optimizer in optimizers)]
+    runs = [
+        [*step, *adds],
+        *([starts] if starts else []),
+        *([optimizer.update_op] for optimizer in optimizers),
+    ]
     ordered.append(_TransportHook(runs, runtime.context, creator, step_runner))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 

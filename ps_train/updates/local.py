@@ -29,7 +29,15 @@ from ps_train.updates.finite import check_gradients
 
 COPIES = "ps_train/local_copies"
 _SHAPES = ("VariableShape", "VarIsInitializedOp")  # the same for a copy
-_CALLS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "PartitionedCall", "StatefulPartitionedCall")
+_CALLS = (
+    "While",
+    "StatelessWhile",
+    "If",
+    "StatelessIf",
+    "Case",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+)
 
 
 class _Copy(NamedTuple):

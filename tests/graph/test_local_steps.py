@@ -229,7 +229,9 @@ def two(make_train_op):
     """Two optimizers, each of a variable that the other's loss is made of, too."""
 
     def model_fn(features, labels):
-        a, b = (tf1.get_variable(name, initializer=np.float64([1.0, 2.0]) * k) for name, k in (("a", 1), ("b", 2)))
+        a, b = (
+            tf1.get_variable(name, initializer=np.float64([1.0, 2.0]) * k) for name, k in (("a", 1), ("b", 2))
+        )
         make = [rules.DistributedOptimizer(tf1.train.GradientDescentOptimizer(RATE)) for _ in range(2)]
         loss = tf.reduce_sum(a * b)
         step = tf1.train.get_global_step()
@@ -297,7 +299,9 @@ def rows_and_all(features, labels):
 
 
 def free(features, labels):
-    found = tf1.get_variable("free", initializer=tf1.placeholder_with_default(tf.ones([2]), None), validate_shape=False)
+    found = tf1.get_variable(
+        "free", initializer=tf1.placeholder_with_default(tf.ones([2]), None), validate_shape=False
+    )
     return ModelSpec(loss=tf.reduce_sum(found), optimizer=tf1.train.GradientDescentOptimizer(0.1))
 
 
