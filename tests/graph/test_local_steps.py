@@ -216,13 +216,13 @@ def test_nan_in_mid_round_reaches_no_ps():
 
 def test_a_difference_is_checked_itself():
     def model_fn(features, labels):
-        w = tf1.get_variable("w", initializer=np.float32([3e38]))
-        return ModelSpec(loss=tf.reduce_sum(w), optimizer=tf1.train.GradientDescentOptimizer(1e39))
+        w = tf1.get_variable("w", initializer=np.float32([-3e38]))
+        return ModelSpec(loss=tf.reduce_sum(w), optimizer=tf1.train.GradientDescentOptimizer(3e38))
 
-    run = run_on_own_servers(model_fn, local_steps=1 + 1)
+    run = run_on_own_servers(model_fn, local_steps=2)
     with pytest.raises(tf.errors.InvalidArgumentError, match="ps_train found"):
         run.local_rounds(1, 1)
-    assert run.steps(0)[1]["w"] == np.float32(3e38)
+    assert run.steps(0)[1]["w"] == np.float32(-3e38)
 
 
 def two(make_train_op):

@@ -10,15 +10,15 @@ def batch(shard, step):
     return x, x @ [2.0, -3.0] + 0.5
 
 
-def local_trajectory(shards, rounds, batches, lr=0.0625):
-    """(w, b) after so many rounds of local SGD: in each, every shard makes a step with each of its batches, from a common start."""
+def local_trajectory(shards, rounds, lr=0.0625):
+    """(w, b) after rounds of local SGD, each a list of batches, with each of which every shard makes a step of its own."""
     w, b = np.zeros(2), 0.0
-    for number in range(rounds):
+    for numbers in rounds:
         ends = []
         for shard in range(shards):
             own_w, own_b = w, b
-            for step in range(number * batches, (number + 1) * batches):
-                x, y = batch(shard, step)
+            for number in numbers:
+                x, y = batch(shard, number)
                 error = x @ own_w + own_b - y
                 own_w, own_b = own_w - lr * 2 * x.T @ error / len(x), own_b - lr * 2 * error.mean()
             ends.append((own_w, own_b))
