@@ -20,6 +20,12 @@ K = 3
 RATE = 0.0625  # the same in float32, in which TensorFlow has it
 
 
+@pytest.fixture(scope="module")
+def servers():
+    """For graphs that are not run."""
+    return Servers(num_ps=1, num_workers=2)
+
+
 @pytest.fixture(autouse=True)
 def no_task_left_behind(monkeypatch):
     monkeypatch.setattr(task_context, "_current", [])
@@ -328,23 +334,21 @@ def unwrapped(features, labels):
         (two(one_by_one), "one optimizer's gradients wait for another's update, and with --local_steps there is none"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_by_copies(model_fn, text):
+def test_what_cannot_be_trained_by_copies(servers, model_fn, text):
     with pytest.raises(ModelError) as caught:
-        run_on_own_servers(model_fn)
+        build(servers, model_fn, local_steps=K)
     assert text in str(caught.value)
 
 
 # Beside other jobs.
 
 
-def test_one_local_step_is_none():
-    servers = Servers(num_ps=1, num_workers=1)
+def test_one_local_step_is_none(servers):
     build(servers, line(), local_steps=1)
     assert type(rules.DistributedOptimizer(tf1.train.AdamOptimizer())) is rules.AsyncOptimizer
 
 
-def test_all_workers_have_to_do_as_many():
-    servers = Servers(num_ps=1, num_workers=2)
+def test_all_workers_have_to_do_as_many(servers):
     mine, theirs = (
         fingerprint.describe(
             build(servers, line(), local_steps=count)[0].graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES),
