@@ -16,6 +16,7 @@ variables, since the worker pulls them once (`prefetch.Kept`).
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 
+# Graph collection of whatever has steps of several batches: a `start` and an `add`.
 ACCUMULATIONS = "ps_train/accumulations"
 
 

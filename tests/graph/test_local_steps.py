@@ -113,9 +113,11 @@ def test_one_worker_trains_as_one_process_does(name):
     for key, value in expected.items():
         np.testing.assert_allclose(values[key], value, rtol=1e-10)
     assert values.keys() == {"global_step", "w", "b", "turns"}
-    slots = {v.op.name for v in run.ops.graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)}
-    assert any("Momentum" in one for one in slots) == (name == "momentum")
-    assert any("beta1_power" in one for one in slots) == (name == "adam")
+    (local,) = run.ops.graph.get_collection(ACCUMULATIONS)
+    (w,) = (variable for variable in run.variables if variable.op.name == "w")
+    slots = [local.get_slot(w, slot) for slot in local.get_slot_names()]
+    assert len(slots) == {"sgd": 0, "momentum": 1, "adam": 2}[name]
+    assert all("/job:worker" in slot.device and slot.shape == w.shape for slot in slots)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
