@@ -171,6 +171,8 @@ class TrainConfig:
     """Fraction of a gradient's elements, the largest, that is sent; what is left out is added to the next gradient."""
     accumulate_steps: int = 1
     """Batches of a worker's step, whose mean gradient is pushed."""
+    local_steps: int = 1
+    """Batches of a worker's step, by which it trains a copy of its own, whose difference is pushed."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0
@@ -218,6 +220,7 @@ class TrainConfig:
         for name in (
             "batch_size",
             "accumulate_steps",
+            "local_steps",
             "train_steps",
             "replicas_to_aggregate",
             "save_checkpoint_steps",
@@ -251,6 +254,8 @@ class TrainConfig:
                 "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a "
                 "worker. Leave out one of the two."
             )
+        if self.local_steps > 1:
+            found += self._local_problems()
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
         for name, choices in (
@@ -265,6 +270,20 @@ class TrainConfig:
             found += _not_a_path(name, getattr(self, name))
         found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
+
+    def _local_problems(self) -> list[str]:
+        found = []
+        if self.accumulate_steps > 1:
+            found.append(
+                f"--local_steps={self.local_steps} and --accumulate_steps={self.accumulate_steps} exclude one another: a "
+                "worker trains with each batch, or adds up their gradients. Leave one out; --batch_size makes a batch larger."
+            )
+        if self.prefetch:
+            found.append(
+                f"--prefetch has no meaning with --local_steps={self.local_steps}, where a worker pulls once for so many "
+                "batches. Leave one out."
+            )
+        return found
 
     def _aggregation_problems(self, num_workers: int | None) -> list[str]:
         wanted = self.replicas_to_aggregate

@@ -26,6 +26,8 @@ def describe(variables, context, layout=None):
     rule = context.update
     if rule == "sync":
         rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
+    if context.local_steps > 1:
+        rule += f", differences of {context.local_steps} local steps"
     described = {v.op.name: _describe_one(v) for v in variables}
     digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
     return json.dumps(

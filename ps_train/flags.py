@@ -87,6 +87,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("prefetch", bool, "async: pull the next step's variables while this one computes"),
         _field("topk", float, "fraction of a gradient's elements, the largest, that is sent"),
         _field("accumulate_steps", int, "batches of a worker's step, whose mean gradient is pushed"),
+        _field("local_steps", int, "batches that a worker trains a copy of its own with before it pushes"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (

@@ -184,9 +184,12 @@ def _check_train_op(train_op, context):
             f"ModelSpec.train_op is {describe(train_op)}; an operation is expected, as "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, ...) returns it."
         )
-    if context.update == "sync" and not tf1.get_collection(rules.COLLECTION):
+    if tf1.get_collection(rules.COLLECTION):
+        return
+    if context.update == "sync" or context.local_steps > 1:
+        flag = "--update=sync" if context.update == "sync" else "--local_steps"
         raise ModelError(
-            "its own train_op is by an optimizer that --update=sync does not reach. Wrap it: "
+            f"its own train_op is by an optimizer that {flag} does not reach. Wrap it: "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, global_step=tf1.train.get_global_step())."
         )
 

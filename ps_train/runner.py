@@ -95,6 +95,7 @@ def _run_member(task, cluster, config, report):
         config.accumulate_steps,
         config.topk,
         config.partition,
+        config.local_steps,
     )
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

@@ -32,6 +32,7 @@ from ps_train.stall_watch import StallWatch
 from ps_train.transport import pack
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.local import redirect
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.standing import describe
@@ -153,8 +154,13 @@ def make(
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
-    adds = [accumulation.add for accumulation in tf1.get_collection(ACCUMULATIONS)]
-    runs = [[*step, *adds], *([optimizer.update_op] for optimizer in optimizers)]
+    accumulations = tf1.get_collection(ACCUMULATIONS)
+    starts, adds = [a.start for a in accumulations], [a.add for a in accumulations]
+    runs = [
+        [*step, *adds],
+        *([starts] if starts else []),
+        *([optimizer.update_op] for optimizer in optimizers),
+    ]
     ordered.append(_TransportHook(runs, runtime.context, creator, step_runner))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
@@ -169,6 +175,7 @@ class _TransportHook(tf1.train.SessionRunHook):
         """Changes the default graph, which is not finalized yet."""
         graph, context = tf1.get_default_graph(), self._context
         wire_dtype = context.wire_dtype
+        redirect(graph)
         kept = Kept() if context.prefetch or context.accumulate_steps > 1 else None
         self._creator.fused = fusing.fuse(
             graph,
@@ -180,18 +187,18 @@ class _TransportHook(tf1.train.SessionRunHook):
             kept,
         )
         pack(graph, self._runs, context.worker_device, context.pack_bytes, wire_dtype, kept)
-        if kept is None:
-            return
-        pull = self._creator.first_pull = kept.pull
-        if context.prefetch:
-            kept.pull_during(self._runs[0][0])
+        pulls = []
+        if kept is not None:
+            pull = self._creator.first_pull = kept.pull
+            if context.prefetch:
+                kept.pull_during(self._runs[0][0])
+            else:
+                pulls = [pull]
         accumulations = graph.get_collection(ACCUMULATIONS)
         if accumulations and self._runner is not None:
-            start = [accumulation.start for accumulation in accumulations] + (
-                [] if context.prefetch else [pull]
-            )
+            start = tf.group(*(accumulation.start for accumulation in accumulations), *pulls)
             add = tf.group(*(accumulation.add for accumulation in accumulations))
-            self._runner.accumulate(tf.group(*start), add, context.accumulate_steps - 1)
+            self._runner.accumulate(start, add, context.step_batches - 1)
 
 
 def _publish_training(context, monitor, optimizers, train_steps):

@@ -27,6 +27,7 @@ class TaskContext:
       topk: the fraction of a gradient's elements, the largest, that is sent; see `updates.parcels`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
       partition: 'none' or 'auto': whether large variables are split over the ps tasks; see `splitting`.
+      local_steps: batches that a worker trains a copy of its own with before it pushes; see `updates.local`.
     """
 
     task: TaskId
@@ -42,6 +43,7 @@ class TaskContext:
     accumulate_steps: int = 1
     topk: float = 1.0
     partition: str = "none"
+    local_steps: int = 1
 
     @property
     def is_chief(self):
@@ -57,6 +59,11 @@ class TaskContext:
     def quorum(self):
         """Gradients per synchronous update."""
         return self.replicas_to_aggregate or self.cluster.num_workers
+
+    @property
+    def step_batches(self):
+        """Batches that a worker's step takes."""
+        return self.accumulate_steps * self.local_steps
 
     @property
     def worker_device(self):
@@ -92,7 +99,7 @@ def global_batch_size(batch_size):
     """How many examples one global step uses: what to count epochs and learning-rate schedules by.
 
     In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), and with
-    `--accumulate_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In
+    `--accumulate_steps` or `--local_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In
     `model_fn`, for a rate that falls every two epochs whatever the cluster and the update rule:
 
         steps = 2 * NUM_EXAMPLES // ps_train.global_batch_size(64)
@@ -112,7 +119,7 @@ def global_batch_size(batch_size):
     context = current_or_none()
     if context is None:
         return batch_size
-    return batch_size * context.accumulate_steps * (context.quorum if context.update == "sync" else 1)
+    return batch_size * context.step_batches * (context.quorum if context.update == "sync" else 1)
 
 
 def current_or_none():

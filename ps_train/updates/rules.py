@@ -11,6 +11,7 @@ from ps_train.compat import tf1
 from ps_train.errors import ModelError
 from ps_train.split_variable import parts_of
 from ps_train.updates import sync
+from ps_train.updates.local import LocalOptimizer
 from ps_train.updates.parcels import in_order, send_gradients
 
 COLLECTION = "ps_train/distributed_optimizers"
@@ -95,6 +96,12 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
             "tf.compat.v1.train.Optimizer, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
         )
     context = task_context.current_or_none()
+    if context is None or context.local_steps == 1:
+        return _make_rule(optimizer, context)
+    return LocalOptimizer(optimizer, _make_rule(tf1.train.GradientDescentOptimizer(1.0), context))
+
+
+def _make_rule(optimizer, context):
     if context is None or context.update != "sync":
         return AsyncOptimizer(optimizer)
     num_workers = context.cluster.num_workers

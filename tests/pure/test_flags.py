@@ -81,6 +81,7 @@ EVERY_SETTING = TrainConfig(
     fuse_bytes="8192",
     prefetch=True,
     accumulate_steps=3,
+    local_steps=6,
     topk=0.25,
     seed=5,
     profile_steps=12,
