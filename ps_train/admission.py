@@ -87,7 +87,7 @@ class Admission:
             self.refusal = _second_copy(other)
 
     def _other_cluster(self, cluster, ps):
-        lines = cluster.differences(Cluster.from_dict(ps["cluster"]))
+        lines = cluster.differences(Cluster.from_record(ps))
         if not lines:
             return None
         text = (

@@ -38,6 +38,7 @@ from ps_train.wording import as_secs
 
 LOOK_SECS = 3.0
 OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
+ALONE_SECS = 5.0  # after which the workers of a colocated job whose target is reached have ended
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
 RELAPSE_SECS = 1.0  # before the session is made once more
 NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %s s; %s"
@@ -213,7 +214,7 @@ class SessionCreator(tf1.train.SessionCreator):
     def make_raw_session(self):
         """A session without any bring-up."""
         runtime = self._runtime
-        config = session_config(runtime.context.task, runtime.config)
+        config = session_config(runtime.context.cluster, runtime.context.task, runtime.config)
         return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
 
     def _create(self, runs, deadline):
@@ -261,11 +262,12 @@ class SessionCreator(tf1.train.SessionCreator):
     def _wait_for_ps(self, deadline, since):
         runtime = self._runtime
         cluster = runtime.context.cluster
-        over_due = Throttle(OVER_SECS)
+        over_due, start = Throttle(OVER_SECS), awake_clock()
+        own = str(cluster.server_task(runtime.context.task))
 
         def all_up():
-            if not runtime.monitor.ps_runs() and over_due.is_due():
-                self._check_is_on()
+            if not set(runtime.monitor.ps_runs()) - {own} and over_due.is_due():
+                self._check_is_on(is_alone=cluster.is_colocated and awake_clock() - start > ALONE_SECS)
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
@@ -282,15 +284,20 @@ class SessionCreator(tf1.train.SessionCreator):
             all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
         )
 
-    def _check_is_on(self):
-        """Raises JobOverError if there is nothing to wait for. The chief has to come up even so, to tell the others."""
-        if self._runtime.context.is_chief:
+    def _check_is_on(self, is_alone=False):
+        """Raises JobOverError if there is nothing to wait for.
+
+        The chief has to come up even so, to tell the others; unless they are all gone, and with them their parts of the model.
+        """
+        if self._runtime.context.is_chief and not is_alone:
             return
         if finished_at(self._train_dir, self._train_steps):
             raise JobOverError("the job has reached its target")
         # The chief may have said so to a ps that came back.
         if self._runtime.monitor.view().record("job").get("is_over"):
             raise JobOverError("the job has come to its end")
+        if self._runtime.context.is_chief:
+            return
         if not self._runtime.monitor.ps_runs() and ended_since(self._train_dir, self._runtime.report.started):
             raise JobOverError("the job ended while this task was starting")
 

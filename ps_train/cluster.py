@@ -78,20 +78,33 @@ class Cluster:
 
     Make one with `from_hosts` or `from_dict`. `source` names where it came from, for the remedy in messages; it takes
     no part in comparisons.
+
+    Where it is colocated, the process of each training task is a ps, too: ps:0 is the chief's, and so on by shard index.
+
+    >>> cluster = Cluster.from_hosts(worker="w0:2222,w1:2222", is_colocated=True)
+    >>> [str(task) for task in cluster.tasks], str(cluster.host(TaskId("ps", 1))), cluster.address(TaskId("ps", 1))
+    (['worker:0', 'worker:1'], 'worker:1', 'w1:2222')
     """
 
     ps: Indexed
     worker: Indexed
     chief: str | None = None
     source: str = field(default=FROM_FLAGS, compare=False, repr=False)
+    is_colocated: bool = False
 
     def __post_init__(self) -> None:
         """Sorts by index and checks; raises `UsageError`."""
         object.__setattr__(self, "ps", tuple(sorted(self.ps)))
         object.__setattr__(self, "worker", tuple(sorted(self.worker)))
-        problems = _find_problems(self._jobs(), self.source)
+        problems = _find_problems(self._listed(), self.source, is_colocated=self.is_colocated)
         if problems:
             raise UsageError.from_problems(problems)
+        if self.is_colocated:
+            addresses = (self._jobs()[task.job] for task in self.training_tasks)
+            held = (
+                dict(hosts)[task.index] for hosts, task in zip(addresses, self.training_tasks, strict=True)
+            )
+            object.__setattr__(self, "ps", tuple(enumerate(held)))
 
     @classmethod
     def from_hosts(
@@ -99,12 +112,20 @@ class Cluster:
         ps: str | Sequence[str] | None = None,
         worker: str | Sequence[str] | None = None,
         chief: str | Sequence[str] | None = None,
+        is_colocated: bool = False,
     ) -> Cluster:
         """From lists of `host:port`, each a sequence or one comma-separated string as in --ps_hosts."""
-        return cls._from_jobs({"ps": ps, "worker": worker, "chief": chief}, FROM_FLAGS, [])
+        return cls._from_jobs({"ps": ps, "worker": worker, "chief": chief}, FROM_FLAGS, [], is_colocated)
 
     @classmethod
-    def from_dict(cls, jobs: Mapping[str, Any], source: str = FROM_TF_CONFIG) -> Cluster:
+    def from_record(cls, record: Mapping[str, Any]) -> Cluster:
+        """The inverse of `as_record`."""
+        return cls.from_dict(record["cluster"], is_colocated=record.get("is_colocated", False))
+
+    @classmethod
+    def from_dict(
+        cls, jobs: Mapping[str, Any], source: str = FROM_TF_CONFIG, is_colocated: bool = False
+    ) -> Cluster:
         """From `{job: [address, ...]}` or `{job: {index: address}}`, as TF_CONFIG and `tf.train.ClusterSpec` have it.
 
         Indices may be text ("0") and may have gaps. `master` is another word for `chief`. `evaluator` and jobs that
@@ -132,21 +153,30 @@ class Cluster:
                 wanted["chief" if meant == "master" else meant] = jobs[job]  # its hosts are checked, too
         wanted.pop("evaluator", None)
         note = f" Not a job, left out: {', '.join(map(shown, unknown))}." if unknown else ""
-        return cls._from_jobs(wanted, source, problems, note)
+        return cls._from_jobs(wanted, source, problems, is_colocated, note)
 
     @classmethod
-    def _from_jobs(cls, jobs: Mapping[str, Any], source: str, problems: list[str], note: str = "") -> Cluster:
+    def _from_jobs(
+        cls, jobs: Mapping[str, Any], source: str, problems: list[str], is_colocated: bool, note: str = ""
+    ) -> Cluster:
         problems = list(problems)
         indexed = {job: _index_hosts(job, hosts, problems) for job, hosts in jobs.items()}
+        if is_colocated and indexed["ps"]:
+            problems.append(
+                "--colocate_ps is given, and the cluster has a job 'ps': there the workers hold the variables. Leave out one "
+                f"of the two. {_remedy(source, 'ps')}"
+            )
+            indexed["ps"] = []
         chiefs = indexed["chief"]
         if len(chiefs) > 1:
             problems.append(
                 f"There are {len(chiefs)} chiefs, expected at most one. {_remedy(source, 'chief')}"
             )
-        problems += _find_problems(indexed, source, note)
+        problems += _find_problems(indexed, source, note, is_colocated)
         if problems:
             raise UsageError.from_problems(problems)
-        return cls(tuple(indexed["ps"]), tuple(indexed["worker"]), chiefs[0][1] if chiefs else None, source)
+        chief = chiefs[0][1] if chiefs else None
+        return cls(tuple(indexed["ps"]), tuple(indexed["worker"]), chief, source, is_colocated)
 
     @property
     def ps_tasks(self) -> tuple[TaskId, ...]:
@@ -164,8 +194,18 @@ class Cluster:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Every task of the cluster, ps first."""
-        return self.ps_tasks + self.training_tasks
+        """Every task that has a process of its own, ps first."""
+        return self.training_tasks if self.is_colocated else self.ps_tasks + self.training_tasks
+
+    def host(self, ps: TaskId) -> TaskId:
+        """The task whose process a ps is part of: itself, unless it is colocated."""
+        return self.training_tasks[ps.index] if self.is_colocated else ps
+
+    def server_task(self, task: TaskId) -> TaskId:
+        """The name that TensorFlow's server of a task's process has: that of the ps in it, if there is one."""
+        if not self.is_colocated or task.job == "ps":
+            return task
+        return TaskId("ps", self.shard_index(task))
 
     @property
     def num_ps(self) -> int:
@@ -188,25 +228,30 @@ class Cluster:
 
     def shard_index(self, task: TaskId) -> int:
         """The position of a training task in `training_tasks`, from 0 (the chief)."""
-        self.check_member(task)
         if task.job == "ps":
             raise UsageError(
                 f"Task {task} does not train, so it has no data shard. Expected a worker or the chief."
             )
+        self.check_member(task)
         return self.training_tasks.index(task)
 
     def address(self, task: TaskId) -> str:
         """`host:port` of a member."""
-        self.check_member(task)
+        if task not in self.ps_tasks:
+            self.check_member(task)
         return dict(self._jobs()[task.job])[task.index]
 
     def check_member(self, task: TaskId) -> None:
-        """Raises `UsageError` if `task` is not in the cluster. The evaluator never is."""
+        """Raises `UsageError` if no process of the cluster is `task`. The evaluator never is in it."""
         if task in self.tasks:
             return
         where = f"Task {task} is not in the cluster: "
         if task.job not in JOBS:
             raise UsageError(f"{where}there is no job {shown(task.job)}; {_JOBS_LINE}")
+        if task.job == "ps" and self.is_colocated:
+            raise UsageError(
+                f"{where}by --colocate_ps the workers hold the variables. Start the workers only, or leave it out."
+            )
         if task.job == "evaluator":
             raise UsageError(f"{where}an evaluator reads checkpoints only, no task talks to it.")
         indices = [index for index, _ in self._jobs()[task.job]]
@@ -221,17 +266,28 @@ class Cluster:
         )
 
     def as_dict(self) -> dict[str, dict[int, str]]:
-        """`{job: {index: address}}` for `tf.train.ClusterSpec`; jobs without tasks are left out."""
-        return {job: dict(hosts) for job, hosts in self._jobs().items() if hosts}
+        """`{job: {index: address}}` of all processes; jobs without tasks are left out."""
+        return {job: dict(hosts) for job, hosts in self._listed().items() if hosts}
+
+    def as_server_dict(self) -> dict[str, dict[int, str]]:
+        """The same for `tf.train.ClusterSpec`, by the names that TensorFlow's servers have."""
+        return {"ps": dict(self.ps)} if self.is_colocated else self.as_dict()
+
+    def as_record(self) -> dict[str, Any]:
+        """What a board says of the cluster; see `from_record`."""
+        return {"cluster": self.as_dict(), "is_colocated": self.is_colocated}
 
     def differences(self, other: Cluster, here: str = "here", there: str = "there") -> list[str]:
         """A line for each job that differs in meaning, with both lists; empty if their addresses mean the same.
 
         `here` and `there` say whose lists they are, such as "at ps:0".
         """
+        if self.is_colocated != other.is_colocated:
+            with_it, without = (here, there) if self.is_colocated else (there, here)
+            return [f"The workers hold the variables (--colocate_ps) {with_it}, and ps tasks do {without}."]
         lines = []
-        for job, hosts in self._jobs().items():
-            others = other._jobs()[job]
+        for job, hosts in self._listed().items():
+            others = other._listed()[job]
             mine = [(index, comparable(address)) for index, address in hosts]
             theirs = [(index, comparable(address)) for index, address in others]
             if mine == theirs:
@@ -244,6 +300,10 @@ class Cluster:
     def _jobs(self) -> dict[str, Indexed]:
         chief = ((0, self.chief),) if self.chief is not None else ()
         return {"ps": self.ps, "worker": self.worker, "chief": chief}
+
+    def _listed(self) -> dict[str, Indexed]:
+        """The jobs without the ps tasks that are in others' processes."""
+        return {**self._jobs(), "ps": ()} if self.is_colocated else self._jobs()
 
 
 _EXAMPLE_DICT = '{"ps": ["host:port"], "worker": ["host:port"]}'
@@ -285,10 +345,12 @@ def _stripped(address: Any) -> Any:
     return address.strip() if isinstance(address, str) else address
 
 
-def _find_problems(jobs: Mapping[str, Sequence[tuple[int, Any]]], source: str, note: str = "") -> list[str]:
+def _find_problems(
+    jobs: Mapping[str, Sequence[tuple[int, Any]]], source: str, note: str = "", is_colocated: bool = False
+) -> list[str]:
     """Everything that is wrong with the addresses and with the cluster as a whole."""
     problems = []
-    if not jobs["ps"]:
+    if not jobs["ps"] and not is_colocated:
         problems.append(
             f"The cluster has no ps. Expected at least one host:port. {_remedy(source, 'ps')}{note}"
         )

@@ -62,10 +62,13 @@ def of_a_task(task: TaskId, cluster: Cluster, config: TrainConfig) -> list[str]:
 
 
 def on_a_host(config: TrainConfig, num_ps: int, num_workers: int) -> str:
-    """The line for ps:0. The hosts, PS0 and so on, and TRAIN_DIR are the reader's to fill in."""
+    """The line for the first task, a ps if there is one. The hosts, PS0 and so on, and TRAIN_DIR are the reader's to fill in."""
     settings = dataclasses.replace(config, train_dir="TRAIN_DIR", **_OF_A_LOCAL_CLUSTER)  # type: ignore[arg-type]
-    lists = [_hosts("ps", num_ps), _hosts("worker", num_workers)]
-    return _line(["--job_name=ps", "--task_index=0", *lists, *settings.as_flags()], "python")
+    if config.colocate_ps:
+        job, lists = "worker", [_hosts("worker", num_workers)]
+    else:
+        job, lists = "ps", [_hosts("ps", num_ps), _hosts("worker", num_workers)]
+    return _line([f"--job_name={job}", "--task_index=0", *lists, *settings.as_flags()], "python")
 
 
 def go_on(config: TrainConfig, num_ps: int, num_workers: int, train_steps: int | None) -> str:

@@ -21,7 +21,10 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
   a session that has run does not see;
 - the paths `tensorflow/python/client/session.py` and `ops/script_ops.py`, in `stacks`: what a thread is blocked in;
 - `StopAtStepHook._last_step` and `_num_steps`, in `library`: a script's target;
-- `Variable._get_save_slice_info`, in `restoring`: the whole variable that a partition belongs to.
+- `Variable._get_save_slice_info`, in `restoring` and `placement`: the whole variable that a partition belongs to;
+- `register_dispatchable_type` of tensorflow/python/util/dispatch.py (2.6), here, for `split_variable`: `dispatch_for_api` is
+  public, but heeds only types that are composite tensors or were registered so;
+- the attribute `_as_graph_element`, in `split_variable`: what `Session.run` fetches for an object.
 """
 
 import contextlib
@@ -84,6 +87,13 @@ def check_version(version):
             f"TensorFlow {version} is installed for {sys.executable}, and ps_train needs {wanted} or later. Run "
             f"{sys.executable} -m pip install 'tensorflow>={wanted}', or activate the environment of ps_train."
         )
+
+
+def register_dispatchable(kind):
+    """Class decorator: `tf.experimental.dispatch_for_api` calls what it is told to for arguments of this class."""
+    from tensorflow.python.util import dispatch
+
+    return dispatch.register_dispatchable_type(kind)
 
 
 def __getattr__(name):

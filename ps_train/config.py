@@ -30,6 +30,7 @@ DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
 AUTO_FUSE_BYTES = 512 * 1024
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
+PARTITIONS = ("none", "auto")
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -160,6 +161,8 @@ class TrainConfig:
     """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
     fuse_bytes: str = "auto"
     """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 524288; 0: none does."""
+    partition: str = "none"
+    """Large variables: each on one ps (`none`), or split over the ps tasks (`auto`)."""
     wire_dtype: str = "float32"
     """Type in which trainable variables and gradients travel: `float32` (as they are), `bfloat16`, `float16` or `int8`."""
     prefetch: bool = False
@@ -168,6 +171,8 @@ class TrainConfig:
     """Fraction of a gradient's elements, the largest, that is sent; what is left out is added to the next gradient."""
     accumulate_steps: int = 1
     """Batches of a worker's step, whose mean gradient is pushed."""
+    local_steps: int = 1
+    """Batches of a worker's step, by which it trains a copy of its own, whose difference is pushed."""
     autotune: bool = False
     """Try what the flags allow of pack_bytes, wire_dtype and prefetch for some steps each, and keep the fastest."""
     seed: int | None = None
@@ -178,6 +183,8 @@ class TrainConfig:
     """Where the task writes its JSON report at its end."""
     log_dir: str | None = None
     """Local cluster: directory of a log file per task."""
+    colocate_ps: bool = False
+    """Each worker's process holds a part of the variables; there are no ps tasks of their own."""
     private_network: bool = False
     """Local cluster: the tasks run in a network namespace of their own, so that nobody else reaches them."""
     log_every_secs: float = 10.0
@@ -215,6 +222,7 @@ class TrainConfig:
         for name in (
             "batch_size",
             "accumulate_steps",
+            "local_steps",
             "train_steps",
             "replicas_to_aggregate",
             "save_checkpoint_steps",
@@ -243,6 +251,13 @@ class TrainConfig:
                 "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
                 "Leave it out, or train with --update=async."
             )
+        if self.colocate_ps and self.on_worker_loss == "continue":
+            found.append(
+                "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a "
+                "worker. Leave out one of the two."
+            )
+        if self.local_steps > 1:
+            found += self._local_problems()
         if self.autotune and self.profile_steps:
             found.append(
                 "--autotune changes how the steps go that --profile_steps measures. Leave out one of the two: profile with the "
@@ -253,6 +268,7 @@ class TrainConfig:
         for name, choices in (
             ("on_worker_loss", LOSS_POLICIES),
             ("on_nan", NAN_POLICIES),
+            ("partition", PARTITIONS),
             ("wire_dtype", WIRE_DTYPES),
         ):
             if getattr(self, name) not in choices:
@@ -261,6 +277,20 @@ class TrainConfig:
             found += _not_a_path(name, getattr(self, name))
         found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
+
+    def _local_problems(self) -> list[str]:
+        found = []
+        if self.accumulate_steps > 1:
+            found.append(
+                f"--local_steps={self.local_steps} and --accumulate_steps={self.accumulate_steps} exclude one another: a "
+                "worker trains with each batch, or adds up their gradients. Leave one out; --batch_size makes a batch larger."
+            )
+        if self.prefetch:
+            found.append(
+                f"--prefetch has no meaning with --local_steps={self.local_steps}, where a worker pulls once for so many "
+                "batches. Leave one out."
+            )
+        return found
 
     def _aggregation_problems(self, num_workers: int | None) -> list[str]:
         wanted = self.replicas_to_aggregate

@@ -26,9 +26,13 @@ def describe(variables, context, layout=None):
     rule = context.update
     if rule == "sync":
         rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
+    if context.local_steps > 1:
+        rule += f", differences of {context.local_steps} local steps"
     described = {v.op.name: _describe_one(v) for v in variables}
     digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
-    return json.dumps({"rule": rule, "variables": described, "layout": digest})
+    return json.dumps(
+        {"rule": rule, "partition": context.partition, "variables": described, "layout": digest}
+    )
 
 
 def _describe_one(variable):
@@ -44,6 +48,11 @@ def differences(mine, theirs, task):
     lines = []
     if mine["rule"] != theirs["rule"]:
         lines.append(f"The updates are {mine['rule']} for {task} and {theirs['rule']} for the others.")
+    if mine["partition"] != theirs["partition"]:
+        lines.append(
+            f"{task} has --partition={mine['partition']} and the others have --partition={theirs['partition']}. "
+            "Give all the same."
+        )
     if mine["layout"] != theirs["layout"]:
         lines.append(
             f"{task} updates other variables together than the others do. Give all the same --fuse_bytes; 0 never differs."

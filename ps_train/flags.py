@@ -23,6 +23,7 @@ from ps_train.cluster import JOBS
 from ps_train.config import (
     LOSS_POLICIES,
     NAN_POLICIES,
+    PARTITIONS,
     UPDATES,
     WIRE_DTYPES,
     Params,
@@ -81,10 +82,12 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field(
             "fuse_bytes", str, "variables up to this size that are updated alike become one; 0: none does"
         ),
+        _field("partition", PARTITIONS, "large variables: each on one ps, or auto: split over them"),
         _field("wire_dtype", WIRE_DTYPES, "type in which trainable variables and gradients travel"),
         _field("prefetch", bool, "async: pull the next step's variables while this one computes"),
         _field("topk", float, "fraction of a gradient's elements, the largest, that is sent"),
         _field("accumulate_steps", int, "batches of a worker's step, whose mean gradient is pushed"),
+        _field("local_steps", int, "batches that a worker trains a copy of its own with before it pushes"),
         _field("autotune", bool, "try transports for some steps each at the start, and keep the fastest"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
@@ -96,6 +99,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("ps_hosts", str, None, "comma-separated host:port of the ps tasks"),
         FlagSpec("worker_hosts", str, None, "comma-separated host:port of the workers"),
         FlagSpec("chief_host", str, None, "host:port of the chief [worker 0 is the chief]"),
+        _field("colocate_ps", bool, "each worker holds a part of the variables; no ps tasks of their own"),
         FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + _resolvers()),
     ),
     "Local cluster": (
@@ -223,9 +227,10 @@ def config_from_flags(values: flags.FlagValues) -> TrainConfig:
 
 def cluster_flags(values: flags.FlagValues) -> ClusterFlags:
     """The flags that place this process in a cluster."""
-    return ClusterFlags(
-        **{field.name: values[field.name].value for field in dataclasses.fields(ClusterFlags)}
-    )
+    given: dict[str, Any] = {
+        field.name: values[field.name].value for field in dataclasses.fields(ClusterFlags)
+    }
+    return ClusterFlags(**given)
 
 
 def help_lines() -> list[str]:

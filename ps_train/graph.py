@@ -21,8 +21,6 @@ from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 
-INPUT = "ps_train/input"
-
 
 class TrainOps(NamedTuple):
     """What a worker runs each step, and what its session needs.
@@ -93,8 +91,7 @@ def build_train(context, config, model):
             _note_default_model(config)
             params = WatchedParams(config.model_params)
             where = InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, params)
-            device, shared_name = context.worker_device + "/device:CPU:0", INPUT if context.autotune else None
-            _, (features, labels) = build_input(model, where, device, shared_name)
+            _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
             spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
             if context.is_chief:  # one for the job
                 for line in params.unread(may_be_read=functools.partial(mentions, model)):
@@ -187,9 +184,12 @@ def _check_train_op(train_op, context):
             f"ModelSpec.train_op is {describe(train_op)}; an operation is expected, as "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, ...) returns it."
         )
-    if context.update == "sync" and not tf1.get_collection(rules.COLLECTION):
+    if tf1.get_collection(rules.COLLECTION):
+        return
+    if context.update == "sync" or context.local_steps > 1:
+        flag = "--update=sync" if context.update == "sync" else "--local_steps"
         raise ModelError(
-            "its own train_op is by an optimizer that --update=sync does not reach. Wrap it: "
+            f"its own train_op is by an optimizer that {flag} does not reach. Wrap it: "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, global_step=tf1.train.get_global_step())."
         )
 

@@ -4,23 +4,31 @@
     start = build_input_init()         # run after tables_initializer: the dataset's functions may look things up
 
 The input lives on one task, starts from its first element with every run of this op, and ends with OutOfRangeError.
+
+The iterator has a name of its own, and so is the same in all sessions on its graph, and stays when they are closed, until the
+process ends or the input starts anew.
+One without a name is deleted by the server in the middle of closing the session, and waits there for tf.data's tuning thread,
+which at times misses that it is cancelled and sleeps on for as long as its period is, up to a minute (TensorFlow 2.21,
+`Model::OptimizeLoop`); until then that server answers nobody, which is fatal where a worker's process is a ps, too.
 """
+
+import itertools
 
 from ps_train.compat import tf, tf1
 from ps_train.model import call_input_fn, split_element
 
 ITERATORS = "ps_train/iterators"
 DATASETS = "ps_train/datasets"
+_numbers = itertools.count()  # a process may build several graphs
 
 
-def build_input(model, context, device, shared_name=None):
+def build_input(model, context, device):
     """Builds the input of one task.
 
     Args:
       model: the user's Model.
       context: InputContext.
       device: where it runs.
-      shared_name: of the iterator, which then outlives a session and goes on in the next one of this process.
 
     Returns:
       (dataset, (features, labels)): the dataset and the tensors of its next element.
@@ -28,7 +36,7 @@ def build_input(model, context, device, shared_name=None):
     with tf1.device(device):
         dataset = call_input_fn(model, context)
         tf1.add_to_collection(DATASETS, dataset)
-        iterator = tf1.data.make_initializable_iterator(dataset, shared_name)
+        iterator = tf1.data.make_initializable_iterator(dataset, f"ps_train/input_{next(_numbers)}")
         tf1.add_to_collection(ITERATORS, iterator.initializer)
         # An error of this op at run time is blamed on the op that it stems from: the dataset, made at a line of the user's.
         with tf1.get_default_graph()._original_op(dataset._variant_tensor.op):

@@ -103,9 +103,12 @@ def run_cluster(
     try:
         make_directories(config)
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # several tasks share this host's GPUs
+        num_ps = 0 if config.colocate_ps else num_ps
         with net.reserve_ports(num_ps + num_workers) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
-            cluster = Cluster.from_hosts(ps=addresses[:num_ps], worker=addresses[num_ps:])
+            cluster = Cluster.from_hosts(
+                ps=addresses[:num_ps], worker=addresses[num_ps:], is_colocated=config.colocate_ps
+            )
             local = make(cluster, screen)
             local.start()
             return local.run()
@@ -248,7 +251,7 @@ class LocalCluster:
             if task not in self._policy.ends and running.poll() is not None:
                 self._note_end(self._end_of(task))
         self._steer(time.monotonic())
-        if self._cluster.ps_tasks[0] not in self._policy.ends:
+        if self._cluster.host(self._cluster.ps_tasks[0]) not in self._policy.ends:
             self._follower.look(time.monotonic())
         self._show()
 
@@ -319,7 +322,7 @@ class LocalCluster:
 
     def _end_ps_tasks(self, now: float, is_asked_for: bool) -> None:
         """The workers have ended: the ps tasks do so by themselves, unless the job was cut short."""
-        left = [ps for ps in self._cluster.ps_tasks if ps not in self._policy.ends]
+        left = [task for task in self._cluster.tasks if task.job == "ps" and task not in self._policy.ends]
         if self._deadline is None:
             self._deadline = now + self._config.shutdown_timeout_secs
         if left and now > self._deadline:

@@ -8,14 +8,16 @@
 - Local variables (metrics, epochs counters) and static tables, iterators and input belong to one worker. The stock setter
   puts local variables on the ps, where workers would share them by name: `scope` pins them to the worker.
 - A device scope of the user's wins over all of these.
+- With `--partition=auto`, large variables are split first, and each part is placed by itself (`splitting`).
 """
 
 import contextlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ps_train import task_context
 from ps_train.compat import tf, tf1
-from ps_train.wording import imbalance
+from ps_train.splitting import AUTO, SPLIT_PARTS, SPLITTABLE, Splitter
+from ps_train.wording import as_bytes, imbalance
 
 LOPSIDED = 1.5  # the fullest ps over the mean, from which on it is worth a word,
 LARGE_BYTES = 10_000_000  # if what is in the way has as many
@@ -137,17 +139,47 @@ def shares(cluster, variables):
 
 
 def advice(found):
-    """What would even out lopsided shares, in words, or ""."""
+    """What would even out lopsided shares of the default graph's variables, in words, or ""."""
     fullest = max(found, key=lambda share: share.num_bytes)
     mean = sum(share.num_bytes for share in found) / len(found)
     if imbalance(share.num_bytes for share in found) < LOPSIDED or fullest.largest_bytes <= max(
         mean, LARGE_BYTES
     ):
         return ""
-    return (
-        f"{fullest.ps} has {fullest.largest}, which is more than its part. Split it: "
-        f"tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner({len(found)}))"
-    )
+    if fullest.largest in tf1.get_collection(SPLIT_PARTS):
+        return ""
+    by_hand = f"tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner({len(found)}))"
+    how = "--partition=auto, or " if fullest.largest in tf1.get_collection(SPLITTABLE) else ""
+    return f"{fullest.ps} has {fullest.largest}, which is more than its part. Split it: {how}{by_hand}"
+
+
+def describe_splits(variables):
+    """A line for each large variable in parts, of those of one training: which rows are where.
+
+    >>> cluster = ps_train.Cluster.from_hosts("p0:1,p1:1", "w0:1")
+    >>> context = task_context.TaskContext(ps_train.TaskId("worker", 0), cluster, partition="auto")
+    >>> with tf1.Graph().as_default(), scope(context):
+    ...     v = tf1.get_variable("v", [500_000, 10])
+    ...     describe_splits(tf1.global_variables())
+    ['v [500000, 10], 20 MB: rows 0-249999 on ps:0, 250000-499999 on ps:1']
+    """
+    parts: dict[str, list[Any]] = {}
+    for variable in variables:
+        info = variable._get_save_slice_info()
+        if info is not None and variable.trainable:
+            parts.setdefault(info.full_name, []).append((info, variable))
+    lines = []
+    for name, members in parts.items():
+        shape = tf.TensorShape(members[0][0].full_shape)
+        if any(sum(map(bool, info.var_offset[1:])) for info, _ in members):
+            continue
+        where = []
+        for info, variable in members:
+            device, start = tf.DeviceSpec.from_string(variable.device or ""), info.var_offset[0]
+            where.append(f"{start}-{start + info.var_shape[0] - 1} on {device.job}:{device.task}")
+        size = as_bytes(_bytes_of(shape, members[0][1].dtype.base_dtype))
+        lines.append(f"{name} {shape.as_list()}, {size}: rows {', '.join(where)}")
+    return lines
 
 
 @contextlib.contextmanager
@@ -160,13 +192,51 @@ def scope(context):
     if context is None:
         yield
         return
-    setter = tf1.train.replica_device_setter(
-        ps_tasks=context.cluster.num_ps,
-        worker_device=context.worker_device,
-        ps_strategy=LeastLoaded([task.index for task in context.cluster.ps_tasks]),
+    setter = _Setter(
+        tf1.train.replica_device_setter(
+            ps_tasks=context.cluster.num_ps,
+            worker_device=context.worker_device,
+            ps_strategy=LeastLoaded([task.index for task in context.cluster.ps_tasks]),
+        )
     )
-    with tf1.device(setter), tf1.variable_creator_scope(_local_creator(context.worker_device)):
+    splitter = Splitter(context.cluster.num_ps, context.partition == AUTO, setter)
+    with (
+        tf1.device(setter),
+        tf1.variable_creator_scope(_local_creator(context.worker_device)),
+        tf1.variable_scope(tf1.get_variable_scope(), custom_getter=splitter, auxiliary_name_scope=False),
+    ):
         yield
+
+
+class _Setter:
+    """A device function that can say what the scopes within it ask for."""
+
+    def __init__(self, setter):
+        self._setter = setter
+        self._asked = None
+        self._placed = set()
+
+    def __call__(self, op):
+        self._asked = op.device
+        if op.type == "VarHandleOp" and _names_a_task(op.device):
+            self._placed.add(op.name)
+        return self._setter(op)
+
+    def is_placed(self, name):
+        """Whether a device scope of the user's named the task of this variable."""
+        return name in self._placed
+
+    def is_overruled(self):
+        """Whether a device scope or a colocation of the user's names the task of what would be made now, or none is set."""
+        self._asked = None
+        with tf.init_scope(), tf1.name_scope(None):
+            probe = tf.no_op("ps_train/place")
+        is_colocated = probe.colocation_groups() != [f"loc:@{probe.name}".encode()]
+        return is_colocated or self._asked is None or _names_a_task(self._asked)
+
+
+def _names_a_task(device):
+    return tf.DeviceSpec.from_string(device).task is not None
 
 
 def _local_creator(worker_device):

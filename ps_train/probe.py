@@ -30,6 +30,8 @@ class LinkProbe:
         with tf1.name_scope("ps_train/probe"), tf1.control_dependencies(None):
             self._size = tf1.placeholder(tf.int32, [], "size")
             for task in context.cluster.ps_tasks:
+                if task == context.cluster.server_task(context.task):
+                    continue  # it is this process
                 there = f"/job:ps/task:{task.index}/device:CPU:0"
                 name = f"ps_train_probe_{context.task}_{task}"
                 self._ways[str(task)] = (

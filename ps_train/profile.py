@@ -112,7 +112,7 @@ class Profile:
       least_wait_secs: the shortest wait in a traced step: if it came last, what the update itself takes.
       cores_used, cores: processors that its process kept busy, and that it may use.
       is_probe_alone: no other worker trained while the links were probed.
-      settings: those that the verdict depends on: update, batch_size, pack_bytes, wire_dtype, num_workers.
+      settings: those that the verdict depends on: update, batch_size, pack_bytes, wire_dtype, num_workers, is_colocated.
       ps: name -> PsFigures.
       rates: name of each training task -> its local steps a second, as the boards had it.
     """

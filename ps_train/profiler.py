@@ -156,7 +156,9 @@ class Profiler:
 
     def note_trace(self, secs, step_stats):
         """A step that was traced."""
-        self._traces.append(step_trace.read(step_stats, str(self._context.task)))
+        self._traces.append(
+            step_trace.read(step_stats, str(self._context.cluster.server_task(self._context.task)))
+        )
         self._traced_times.add(secs)
         self._last = self._look()
         self._since_trace, self._traced_at = 0, self._clock()
@@ -200,6 +202,7 @@ class Profiler:
                 "wire_dtype": self._context.wire_dtype,
                 "num_workers": self._context.cluster.num_workers,
                 "quorum": self._context.quorum,
+                "is_colocated": self._context.cluster.is_colocated,
             },
             ps={
                 name: self._ps_figures(name, traffic, cores_used)

@@ -40,8 +40,7 @@ def run(runtime, sleep=time.sleep):
     line_due = Throttle(SILENCE_SECS, wait_first=True)
     while True:
         if runtime.guard.stop_signal is not None and runtime.guard.failure is None:
-            with runtime.guard.granting(STOPPING_SECS + 1):
-                _wait_for_the_chief(runtime, sleep)
+            serve_until_saved(runtime, sleep)
         runtime.guard.check()
         view = monitor.view()
         monitor.post(silent=_silent(view, cluster.training_tasks))
@@ -55,6 +54,17 @@ def run(runtime, sleep=time.sleep):
         if verdict.waits_for and line_due.is_due():
             log.info("waiting for %s", verdict.waits_for)
         sleep(POLL_SECS)
+
+
+def serve_until_saved(runtime, sleep=time.sleep):
+    """After the end of the worker in this process: serves until the chief has saved what is here, or has ended.
+
+    Args:
+      runtime: session.TaskRuntime of the ps.
+      sleep: for tests.
+    """
+    with runtime.guard.granting(STOPPING_SECS + 1):
+        _wait_for_the_chief(runtime, sleep)
 
 
 def _wait_for_the_chief(runtime, sleep, clock=awake_clock):

@@ -33,10 +33,13 @@ def restore(session, saver, checkpoint, is_whole=True):
     except (tf.errors.OpError, ValueError) as error:
         raise ModelError(_unreadable(checkpoint, error)) from None
     if is_whole:
-        problems = differences(reader, session.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
+        variables = session.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        problems = differences(reader, variables)
         if problems:
-            is_default = bool(session.graph.get_collection(DEFAULT_MODEL))
-            raise ModelError(_misfit(checkpoint, problems, is_default))
+            hint = _lacks_slots_alone(reader, variables)
+            if session.graph.get_collection(DEFAULT_MODEL):
+                hint = " No --model is given, so this is the built-in model." + hint
+            raise ModelError(_misfit(checkpoint, problems, hint))
     try:
         saver.restore(session, checkpoint)
     except (
@@ -82,9 +85,16 @@ def _as_text(shape):
     return "any" if shape.rank is None else str(shape.as_list())
 
 
-def _misfit(checkpoint, problems, is_default):
+def _lacks_slots_alone(reader, variables):
+    """What to do, in words, if all that is missing may be what a job with --local_steps has on its workers, else ""."""
+    missing = [v for v in variables if differences(reader, [v])]
+    if any(v.trainable or reader.has_tensor(v.op.name) for v in missing):
+        return ""
+    return " If it is of a job with --local_steps, whose workers keep what the optimizer remembers: go on with --local_steps."
+
+
+def _misfit(checkpoint, problems, hint):
     more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-    hint = " No --model is given, so this is the built-in model." if is_default else ""
     return (
         f"{checkpoint} does not fit the model: {'; '.join(problems[:MAX_NAMED])}{more}. Use another --train_dir, or "
         f"the model and --model_params that wrote it.{hint}"

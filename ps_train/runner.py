@@ -9,6 +9,7 @@
 """
 
 import contextlib
+import dataclasses
 import socket
 import time
 import traceback
@@ -81,32 +82,38 @@ def _run_member(task, cluster, config, report):
     timeouts = Timeouts(
         config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs, config.stall_secs
     )
-    context = TaskContext(
-        task,
-        cluster,
-        config.update,
-        config.replicas_to_aggregate,
-        config.on_worker_loss,
-        config.on_nan,
-        config.pack_limit,
-        config.wire_dtype,
-        config.fuse_limit,
-        config.prefetch,
-        config.accumulate_steps,
-        config.topk,
-        config.autotune,
-    )
+    settings = {field.name: getattr(config, field.name, None) for field in dataclasses.fields(TaskContext)}
+    settings |= {"pack_bytes": config.pack_limit, "fuse_bytes": config.fuse_limit}
+    context = TaskContext(**(settings | {"task": task, "cluster": cluster}))
     runtime = start_task(context, report, timeouts, config.report_file)
     try:
         if task.job == "ps":
             from ps_train import ps
 
             ps.run(runtime)
+        elif cluster.is_colocated:
+            _run_colocated(runtime, config)
         else:
             _run_worker(runtime, config)
     finally:
         runtime.guard.finish()
         runtime.monitor.stop()
+        if runtime.shard is not None:
+            runtime.shard.monitor.stop()
+
+
+def _run_colocated(runtime, config):
+    """Runs the worker; then its process serves what it holds for as long as the others need it."""
+    from ps_train import ps
+
+    try:
+        may_be_needed = _run_worker(runtime, config)
+    except PsTrainError as error:
+        if isinstance(error, StoppedError) or error.exit_status == EXIT_PERMANENT:
+            ps.serve_until_saved(runtime.shard)
+        raise
+    if may_be_needed:
+        ps.run(runtime.shard)
 
 
 def _is_a_ps_up(cluster, secs=PS_LOOK_SECS, sleep=time.sleep):
@@ -125,19 +132,21 @@ def _is_a_ps_up(cluster, secs=PS_LOOK_SECS, sleep=time.sleep):
 
 
 def _run_worker(runtime, config):
+    """Runs the worker to its end; whether the job may go on after that."""
     from ps_train import worker
     from ps_train.model import load_model
 
+    has_found_the_end = False
     try:
         model = load_model(config.model or BUILTIN_MODEL)
         worker.run(runtime, config, model)
     except PsTrainError as error:
         finished = checkpoints.finished_at(config.train_dir, config.train_steps)
         if isinstance(error, JobOverError) and not finished:
-            runtime.report.reason = str(error)
+            runtime.report.reason, has_found_the_end = str(error), True
         elif isinstance(error, PeerLostError) and finished:  # it stood still while the job came to its end
             runtime.report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
-            runtime.report.checkpoint = finished
+            runtime.report.checkpoint, has_found_the_end = finished, True
         else:
             state = "stopped" if isinstance(error, StoppedError) else "failed"
             worker.leave(runtime, state, error.exit_status, str(error), error)
@@ -157,3 +166,4 @@ def _run_worker(runtime, config):
         except OSError as error:
             log.warning("an evaluator will not see that this checkpoint is the last: %s", error)
     worker.leave(runtime, "left", EXIT_DONE, runtime.report.reason)
+    return not has_found_the_end

@@ -39,12 +39,12 @@ def start_server(cluster, task, config=None):
     """
     cluster.check_member(task)
     prepare_environment(task)
-    address = cluster.address(task)
+    address, named = cluster.address(task), cluster.server_task(task)
     check_port(task, address)
     try:
         return tf1.train.Server(
-            tf.train.ClusterSpec(cluster.as_dict()), job_name=task.job, task_index=task.index,
-            config=session_config(task, config), start=True,
+            tf.train.ClusterSpec(cluster.as_server_dict()), job_name=named.job, task_index=named.index,
+            config=_server_config(cluster, task, config), start=True,
         )  # fmt: skip
     except tf.errors.UnknownError as error:
         raise PeerLostError(
@@ -52,19 +52,24 @@ def start_server(cluster, task, config=None):
         ) from None
 
 
-def session_config(task, config=None):
+def session_config(cluster, task, config=None):
     """ConfigProto that lets a session see the ps tasks and its own task only, so that no other worker is waited for.
 
-    One on a ps is of a board: it sees that ps only, or it could not be made while another ps is stopped. A server adds its
-    own filters to those of each session.
+    One on a ps is of a board: it sees that ps only, or it could not be made while another ps is stopped.
     """
     merged = tf1.ConfigProto()
     if config is not None:
         merged.CopyFrom(config)
     if not merged.device_filters:
-        own = f"/job:{task.job}/task:{task.index}"
-        merged.device_filters.extend([own] if task.job == "ps" else ["/job:ps", own])
+        named = cluster.server_task(task)
+        own = f"/job:{named.job}/task:{named.index}"
+        merged.device_filters.extend([own] if task.job == "ps" else sorted({"/job:ps", own}))
     return merged
+
+
+def _server_config(cluster, task, config):
+    """A server adds its own filters to those of each session: one that serves boards and trains has none."""
+    return config if cluster.is_colocated else session_config(cluster, task, config)
 
 
 def prepare_environment(task):

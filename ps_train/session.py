@@ -37,6 +37,7 @@ from ps_train.updates.standing import describe
 from ps_train.wording import describe_shares
 
 BACKUP_LEASE_SECS = 5.0
+MAX_SPLITS = 10  # of which a line is logged
 
 
 @dataclass
@@ -65,6 +66,9 @@ class TaskRuntime:
     )  # saves the model from another thread; set where there is a checkpoint
     graph: object = None  # that is trained, once it is built
     left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
+    shard: Any = (
+        None  # of the ps in this process: its TaskRuntime; None where ps tasks have processes of their own
+    )
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
 
 
@@ -148,8 +152,13 @@ def make(
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)
-    adds = [accumulation.add for accumulation in tf1.get_collection(ACCUMULATIONS)]
-    runs = [[*step, *adds], *([optimizer.update_op] for optimizer in optimizers)]
+    accumulations = tf1.get_collection(ACCUMULATIONS)
+    starts, adds = [a.start for a in accumulations], [a.add for a in accumulations]
+    runs = [
+        [*step, *adds],
+        *([starts] if starts else []),
+        *([optimizer.update_op] for optimizer in optimizers),
+    ]
     ordered.append(TransportHook(runs, runtime.context, creator, step_runner))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
@@ -169,6 +178,8 @@ def _publish_training(context, monitor, optimizers, train_steps):
     )
     if len(found) > 1:
         log.info("placement: %s", describe_shares(shares))
+    for line in placement.describe_splits(tf1.global_variables())[:MAX_SPLITS]:
+        log.info("split: %s", line)
     advice = placement.advice(found)
     if advice:
         log.warning("%s", advice)

@@ -5,6 +5,7 @@ runtime = start_task(TaskId("worker", 1), cluster, Report(...))
 runtime.guard.finish()
 """
 
+import dataclasses
 import threading
 
 from ps_train import net, server, session, task_context, worker
@@ -14,6 +15,7 @@ from ps_train.ending import save_if_possible
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
+from ps_train.reports import Report
 
 RESCUE_SECS = 3.0
 OPEN = "whoever reaches this port can run any program here"
@@ -51,8 +53,13 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
         report.write(report_file, status, reason)
 
     judge = (lambda: None) if task.job == "ps" else (lambda: worker.judge(runtime))
+    if cluster.is_colocated:
+        runtime.shard = _make_shard(runtime)
     runtime.guard = Guard(judge, leave_at_once, rescue=lambda: _rescue(runtime))
     runtime.guard.start(handle_signals)
+    if runtime.shard is not None:
+        runtime.shard.guard = runtime.guard
+        runtime.shard.monitor.start()
     monitor.start()
     address = cluster.address(task)
     log.info("listening at %s%s", address, _openness(address))
@@ -73,10 +80,21 @@ def _rescue(runtime):
     thread.join(RESCUE_SECS)
 
 
+def _make_shard(runtime):
+    """The TaskRuntime of the ps that is in a worker's process: its own records on its own board."""
+    context, cluster = runtime.context, runtime.context.cluster
+    ps = cluster.server_task(context.task)
+    monitor = _make_monitor(ps, cluster)
+    monitor.post(state="serving")
+    return dataclasses.replace(
+        runtime, context=dataclasses.replace(context, task=ps), monitor=monitor, report=Report(ps)
+    )
+
+
 def _make_monitor(task, cluster):
     if task.job != "ps":
         boards = [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks]
         host, _ = split_address(cluster.address(task))
         return Monitor(task, boards, admitted_to=cluster, is_at_address=net.is_own_address(host))
     port = cluster.address(task).rsplit(":", 1)[1]
-    return Monitor(task, [Board(f"localhost:{port}", task)], cluster=cluster.as_dict())
+    return Monitor(task, [Board(f"localhost:{port}", task)], **cluster.as_record())

@@ -176,7 +176,7 @@ def _read_rounds(sight: Sight, reader: LedgerReader | None) -> None:
 def _cluster_of(sight: Sight) -> Cluster | None:
     """The cluster that a ps was started with, as its own record tells."""
     record = sight.first.get(str(sight.task), {})
-    return Cluster.from_dict(record["cluster"]) if "cluster" in record else None
+    return Cluster.from_record(record) if "cluster" in record else None
 
 
 # Understanding.

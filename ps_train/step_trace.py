@@ -80,12 +80,17 @@ class _Transfer(NamedTuple):
 
 
 def read(step_stats: Any, worker: str) -> StepTrace:
-    """The StepTrace of TensorFlow's `StepStats`, as this worker, such as "worker:1", sees it."""
+    """The StepTrace of TensorFlow's `StepStats`, as this worker sees it.
+
+    Args:
+      step_stats: of a step.
+      worker: the name of the worker's server, as "worker:1", or "ps:1" where it is a ps, too.
+    """
     ops, transfers = _parse(step_stats)
     own_ends = _ends(ops[worker])
-    spans = [Span(_kind_here(op), op.start, op.end) for op in ops[worker]]
+    spans = [Span(_kind_here(op, worker.startswith("ps:")), op.start, op.end) for op in ops[worker]]
     links = {}
-    for ps in sorted({task for task in ops if task.startswith("ps:")}):
+    for ps in sorted({task for task in ops if task.startswith("ps:") and task != worker}):
         theirs = _Theirs(ps, worker, transfers, own_ends, _ends(ops[ps]))
         spans += [Span(_kind_there(op), op.start + theirs.shift, op.end + theirs.shift) for op in ops[ps]]
         spans += theirs.spans
@@ -140,8 +145,10 @@ def _ends(ops: list[_Op]) -> dict[str, float]:
     return {op.name: op.end for op in ops}
 
 
-def _kind_here(op: _Op) -> str:
-    return INPUT if op.type.startswith(INPUT_OPS) else COMPUTE
+def _kind_here(op: _Op, is_ps: bool) -> str:
+    if op.type.startswith(INPUT_OPS):
+        return INPUT
+    return WAIT if is_ps and op.type.startswith(WAITING_OPS) else COMPUTE
 
 
 def _kind_there(op: _Op) -> str:

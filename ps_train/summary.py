@@ -80,11 +80,13 @@ class Summary(NamedTuple):
 
     def _on_hosts(self) -> list[str]:
         again = dataclasses.replace(self.asked, train_steps=self.config.train_steps)
-        jobs = (("ps", range(1, self.num_ps)), ("worker", range(self.num_workers)))
+        first = "worker" if again.colocate_ps else "ps"
+        num_ps, start = (0, 1) if again.colocate_ps else (self.num_ps, 0)
+        jobs = (("ps", range(1, num_ps)), ("worker", range(start, self.num_workers)))
         others = [f"{job}:{_span(indices)}" for job, indices in jobs if indices]
         return [
-            "On real hosts, for ps:0, with names and directory to fill in; "
-            f"for {' and '.join(others)} change job_name and task_index:",
+            f"On real hosts, for {first}:0, with names and directory to fill in"
+            + (f"; for {' and '.join(others)} change job_name and task_index:" if others else ":"),
             f"  {command_lines.on_a_host(again, self.num_ps, self.num_workers)}",
         ]
 

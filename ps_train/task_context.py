@@ -26,6 +26,8 @@ class TaskContext:
       prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
       topk: the fraction of a gradient's elements, the largest, that is sent; see `updates.parcels`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
+      partition: 'none' or 'auto': whether large variables are split over the ps tasks; see `splitting`.
+      local_steps: batches that a worker trains a copy of its own with before it pushes; see `updates.local`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
     """
 
@@ -41,6 +43,8 @@ class TaskContext:
     prefetch: bool = False
     accumulate_steps: int = 1
     topk: float = 1.0
+    partition: str = "none"
+    local_steps: int = 1
     autotune: bool = False
 
     @property
@@ -59,9 +63,15 @@ class TaskContext:
         return self.replicas_to_aggregate or self.cluster.num_workers
 
     @property
+    def step_batches(self):
+        """Batches that a worker's step takes."""
+        return self.accumulate_steps * self.local_steps
+
+    @property
     def worker_device(self):
         """Device string of this task's CPU and GPUs' task."""
-        return f"/job:{self.task.job}/task:{self.task.index}"
+        server_task = self.cluster.server_task(self.task)
+        return f"/job:{server_task.job}/task:{server_task.index}"
 
     @property
     def control_device(self):
@@ -91,7 +101,7 @@ def global_batch_size(batch_size):
     """How many examples one global step uses: what to count epochs and learning-rate schedules by.
 
     In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), and with
-    `--accumulate_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In
+    `--accumulate_steps` or `--local_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In
     `model_fn`, for a rate that falls every two epochs whatever the cluster and the update rule:
 
         steps = 2 * NUM_EXAMPLES // ps_train.global_batch_size(64)
@@ -111,7 +121,7 @@ def global_batch_size(batch_size):
     context = current_or_none()
     if context is None:
         return batch_size
-    return batch_size * context.accumulate_steps * (context.quorum if context.update == "sync" else 1)
+    return batch_size * context.step_batches * (context.quorum if context.update == "sync" else 1)
 
 
 def current_or_none():

@@ -1,6 +1,6 @@
 """How tensors travel between a worker and the ps tasks: small ones of one ps in one message each way, and in fewer bytes.
 
-    pack(graph, runs, pack_bytes, wire_dtype)          # once the graph is built
+    pack(graph, runs, worker, pack_bytes, wire_dtype)  # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -46,13 +46,14 @@ def map_gradient(function, gradient):
     return function(gradient)
 
 
-def pack(graph, runs, pack_bytes, wire_dtype=EXACT, kept=None):
+def pack(graph, runs, worker, pack_bytes, wire_dtype=EXACT, kept=None):
     """Has the small variables of a ps travel as one in a step, and its small gradients, and each of the others once.
 
     Args:
       graph: not finalized.
       runs: a list of ops and tensors for each thing that is run by itself, as the step, and the chief's synchronous update.
         What leads to none or to several of them is left as it is.
+      worker: device of this worker's task, as `/job:worker/task:1`.
       pack_bytes: the size up to which a tensor is small; 0: none is packed.
       wire_dtype: the type in which trainable variables go to a worker.
       kept: a Kept for the trainable variables that the first of the runs pulls, or None.
@@ -64,15 +65,15 @@ def pack(graph, runs, pack_bytes, wire_dtype=EXACT, kept=None):
     with graph.as_default(), tf1.control_dependencies(None):
         for number, found in enumerate(parts):
             own = [op for op in found if counts[op] == 1]
-            _pack_reads(graph, own, pack_bytes, wire_dtype, None if number else kept)
-            _pack_pushes(own, pack_bytes)
+            _pack_reads(graph, own, worker, pack_bytes, wire_dtype, None if number else kept)
+            _pack_pushes(own, worker, pack_bytes)
 
 
-def _pack_reads(graph, ops, pack_bytes, wire_dtype, kept):
+def _pack_reads(graph, ops, worker, pack_bytes, wire_dtype, kept):
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
-        is_pulled = variable.op in trainable and not is_ps(task)
+        is_pulled = variable.op in trainable and task == worker
         wire = wire_dtype if is_pulled else EXACT
         is_kept = is_pulled and kept is not None and not before and variable.shape.is_fully_defined()
         kind = variable.dtype.base_dtype if _is_small(variable, pack_bytes) else variable.op
@@ -87,15 +88,15 @@ def _pack_reads(graph, ops, pack_bytes, wire_dtype, kept):
                 reroute(uses, piece)
 
 
-def _pack_pushes(ops, pack_bytes):
+def _pack_pushes(ops, worker, pack_bytes):
     """Gradients come from a worker's task and are taken by an optimizer's op, or on the way there by one of PUSHED."""
     groups: dict[Any, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
     for op in ops:
-        if not is_ps(op.device) or not (op.type in PUSHED or "Apply" in op.type) or is_in_control_flow(op):
+        is_there = is_ps(op.device) and task_of(op.device) != worker
+        if not is_there or not (op.type in PUSHED or "Apply" in op.type) or is_in_control_flow(op):
             continue
         for index, tensor in enumerate(op.inputs):
-            source = task_of(tensor.op.device)
-            is_pushed = source and not is_ps(source) and tensor.op.type != "Const"  # they are copied
+            is_pushed = task_of(tensor.op.device) == worker and tensor.op.type != "Const"  # they are copied
             if is_pushed and _is_small(tensor, pack_bytes) and not is_in_control_flow(tensor.op):
                 groups[tensor.op.device, op.device, tensor.dtype][tensor.ref()].append((op, index))
     for (source, target, _), uses_of in groups.items():

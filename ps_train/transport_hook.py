@@ -16,6 +16,7 @@ from ps_train.prefetch import Kept
 from ps_train.rewiring import Wiring
 from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.local import redirect
 from ps_train.updates.parcels import GRADIENTS
 
 # Resources of these ops have the op's name on their task, whatever the session.
@@ -56,6 +57,7 @@ class TransportHook(tf1.train.SessionRunHook):
     def begin(self):
         """Changes the default graph, which is not finalized yet."""
         graph = tf1.get_default_graph()
+        redirect(graph)
         first, *others = autotune.settings(self._context)
         bound = _bound_to_a_session(graph) if others else None
         if bound is not None:
@@ -103,20 +105,18 @@ class TransportHook(tf1.train.SessionRunHook):
     def _lay(self, graph, setting, cold):
         context = self._context
         kept = Kept() if setting.prefetch or context.accumulate_steps > 1 else None
-        fused = fusing.fuse(graph, self._runs, context.fuse_bytes, setting.wire_dtype, cold, kept)
-        pack(graph, self._runs, setting.pack_bytes, setting.wire_dtype, kept)
-        if kept is None:
-            return _Way(None, fused, None, None)
-        pull, batches = kept.pull, None
-        if setting.prefetch:
+        worker, wire_dtype = context.worker_device, setting.wire_dtype
+        fused = fusing.fuse(graph, self._runs, worker, context.fuse_bytes, wire_dtype, cold, kept)
+        pack(graph, self._runs, worker, setting.pack_bytes, wire_dtype, kept)
+        pull = None if kept is None else kept.pull
+        if kept is not None and setting.prefetch:
             kept.pull_during(self._runs[0][0])
-        accumulations = graph.get_collection(ACCUMULATIONS)
+        accumulations, batches = graph.get_collection(ACCUMULATIONS), None
         if accumulations:
-            start = [accumulation.start for accumulation in accumulations] + (
-                [] if setting.prefetch else [pull]
-            )
+            pulls = [] if pull is None or setting.prefetch else [pull]
+            start = tf.group(*(accumulation.start for accumulation in accumulations), *pulls)
             add = tf.group(*(accumulation.add for accumulation in accumulations))
-            batches = tf.group(*start), add, context.accumulate_steps - 1
+            batches = start, add, context.step_batches - 1
         return _Way(None, fused, pull, batches)
 
 

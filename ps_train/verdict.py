@@ -243,18 +243,22 @@ def _wire_advice(profile: Profile) -> list[str]:
     )
     return [
         *lines,
-        f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, have a link each.",
+        *_more_ps(profile, "have a link each."),
         "A larger --batch_size computes more for the same bytes.",
     ]
 
 
 def _ps_advice(profile: Profile, is_local: bool) -> list[str]:
-    lines = [
-        f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, share the work; a partitioner splits a large variable."
-    ]
+    lines = _more_ps(profile, "share the work; a partitioner splits a large variable.")
     if is_local:
         lines.append(ON_ONE_HOST)
     return [*lines, "A larger --batch_size makes fewer updates for the same data."]
+
+
+def _more_ps(profile: Profile, why: str) -> list[str]:
+    if profile.settings.get("is_colocated"):
+        return []
+    return [f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, {why}"]
 
 
 def _delay_advice(profile: Profile) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
 from ps_train.bring_up import is_model_whole, note_who_left
-from ps_train.cluster import AT_TARGET, UP
+from ps_train.cluster import AT_TARGET, ENDED, UP
 from ps_train.compat import tf
 from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
@@ -119,6 +119,8 @@ def judge(runtime):
     monitor, context, bound = runtime.monitor, runtime.context, runtime.timeouts.peer_timeout_secs
     if monitor.refusal is not None:
         return monitor.refusal
+    if monitor.get("state") in ENDED:  # it only serves what it holds for the others
+        return None
     view = monitor.view()
     note_who_left(runtime, view)
     failure = first_failure(view.records, own=str(context.task))

@@ -12,18 +12,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from functools import partial
 from typing import NamedTuple
 
 from absl.flags import FlagValues
 
-from ps_train import isolation, paths
+from ps_train import isolation
 from ps_train.commands import train
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
-from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.local_config import fill_in
-from ps_train.model.loading import check_exists
 
 BENCH_SECS = 15.0
 PROFILE_STEPS = 20
@@ -54,23 +51,14 @@ def run(values: FlagValues) -> int:
 
 def make_config(values: FlagValues) -> Plan:
     """Reads all flags; raises `UsageError` with everything that is wrong with them."""
-    size_problems = train.local_problems(values)
-    problems = list(size_problems)
-    if cluster_flags(values).is_given:
-        problems.append(
-            "The command bench starts a local cluster. Leave out --job_name, --task_index and the lists of hosts; a worker of "
-            "another cluster tells the same with --profile_steps=20."
-        )
+    problems: list[str] = []
+    hint = "; a worker of another cluster tells the same with --profile_steps=20"
+    config = train.local_config(values, "bench", problems, is_saving=False, hint=hint)
     secs = BENCH_SECS if values.bench_secs is None else values.bench_secs
     if not 0 < secs < math.inf:
         problems.append(
             f"--bench_secs={secs:g} is not a time to measure. Expected a number of seconds above 0."
         )
-    config = train.collect(lambda: config_from_flags(values), problems) or TrainConfig()
-    problems += config.problems(None if size_problems else values.num_workers)
-    problems += paths.problems(dataclasses.replace(config, train_dir=None), is_local=True)
-    if config.model:
-        train.collect(partial(check_exists, config.model), problems)
     if problems:
         raise UsageError.from_problems(problems)
     return Plan(_of_tasks(config), values.num_ps, values.num_workers, secs, values.json, config.report_file)

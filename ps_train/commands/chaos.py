@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from absl.flags import FlagValues
 
-from ps_train import checkpoints, isolation, paths
+from ps_train import checkpoints, isolation
 from ps_train.commands import train
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.faults import KINDS, Fault, fault_problems, parse_fault, usual_faults
-from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.local_config import fill_in
-from ps_train.model.loading import check_exists
 
 BUILTIN_STEPS = 4000  # so that there is time for a fault, a restart and another fault
 
@@ -48,17 +45,11 @@ def run(values: FlagValues) -> int:
 
 def make_config(values: FlagValues) -> Plan:
     """Reads all flags; raises `UsageError` with everything that is wrong with them."""
-    size_problems = train.local_problems(values)
-    problems = list(size_problems)
-    if cluster_flags(values).is_given:
-        problems.append(
-            "The command chaos starts a local cluster. Leave out --job_name, --task_index and the lists of hosts."
-        )
-    config = train.collect(lambda: config_from_flags(values), problems) or TrainConfig()
-    problems += config.problems(None if size_problems else values.num_workers)
-    problems += paths.problems(config, is_local=True)
-    if config.model:
-        train.collect(partial(check_exists, config.model), problems)
+    problems: list[str] = []
+    config = train.local_config(values, "chaos", problems)
+    has_size = not train.local_problems(values)
+    if values.colocate_ps:
+        problems.append("The command chaos ends ps tasks by themselves. Leave out --colocate_ps.")
     filled = _fill_in(config)
     if filled.train_steps is None:
         problems.append("The command chaos rehearses up to a target, but no --train_steps is given. Add it.")
@@ -68,7 +59,7 @@ def make_config(values: FlagValues) -> Plan:
             f"--train_dir={config.train_dir} holds a checkpoint, {checkpoint}. Expected a new directory: a rehearsal "
             "begins at step 0, and nothing of a real job is put at risk."
         )
-    faults = _read_faults(values, None if size_problems else filled.train_steps, problems)
+    faults = _read_faults(values, filled.train_steps if has_size else None, problems)
     if problems:
         raise UsageError.from_problems(problems)
     assert filled.train_steps is not None

@@ -54,7 +54,7 @@ def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watc
     choice = values.cluster_resolver
     check_choice(choice)
     flags = cluster_flags(values)
-    theirs = tf_config.resolve(env).cluster if choice != "flags" else None
+    theirs = tf_config.resolve(env, flags.colocate_ps).cluster if choice != "flags" else None
     ours = _from_flags(flags) if flags.has_hosts and choice != "tf_config" else None
     if ours is not None and theirs is not None and ours.ps != theirs.ps:
         raise UsageError(
@@ -75,4 +75,4 @@ def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watc
 def _from_flags(flags: ClusterFlags) -> Cluster:
     """The lists of hosts, of which those of the workers may be left out."""
     workers = flags.worker_hosts or (None if flags.chief_host else _SOME_WORKER)
-    return Cluster.from_hosts(flags.ps_hosts, workers, flags.chief_host)
+    return Cluster.from_hosts(flags.ps_hosts, workers, flags.chief_host, flags.colocate_ps)

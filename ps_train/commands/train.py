@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -115,9 +116,42 @@ def _is_saving(place: Resolved | None) -> bool:
     return place.task.job == "evaluator" or place.cluster.is_chief(place.task)
 
 
+def local_config(
+    values: FlagValues, command: str, problems: list[str], is_saving: bool = True, hint: str = ""
+) -> TrainConfig:
+    """The settings of another command that starts a local cluster.
+
+    Args:
+      values: all flags.
+      command: its name.
+      problems: what is wrong with the settings or the size is appended.
+      is_saving: whether it uses train_dir.
+      hint: what to use in a cluster of one's own, after a semicolon.
+    """
+    size_problems = local_problems(values)
+    problems += size_problems
+    if cluster_flags(values).is_given:
+        problems.append(
+            f"The command {command} starts a local cluster. Leave out --job_name, --task_index and the lists of hosts{hint}."
+        )
+    config = collect(lambda: config_from_flags(values), problems) or TrainConfig()
+    problems += config.problems(None if size_problems else values.num_workers)
+    checked = config if is_saving else dataclasses.replace(config, train_dir=None)
+    problems += paths.problems(checked, is_local=True)
+    if config.model:
+        collect(partial(check_exists, config.model), problems)
+    return config
+
+
 def local_problems(values: FlagValues) -> list[str]:
     """What is wrong with the size of a local cluster."""
-    return [
+    problems = []
+    if values.colocate_ps and not values["num_ps"].using_default_value:
+        problems.append(
+            f"--num_ps={values.num_ps} beside --colocate_ps: there each worker holds a part of the variables. Leave out one "
+            "of the two."
+        )
+    return problems + [
         f"--{name}={getattr(values, name)} is out of range. Expected a whole number from 1."
         for name in ("num_ps", "num_workers")
         if getattr(values, name) < 1

@@ -30,7 +30,7 @@ def resolve(choice: str, flags: ClusterFlags, env: Mapping[str, str]) -> Resolve
         return _resolve_auto(flags, env)
     if choice == "flags":
         return from_flags.resolve(flags)
-    return _resolve_tf_config(env)
+    return _resolve_tf_config(flags, env)
 
 
 def check_choice(choice: str) -> None:
@@ -46,7 +46,7 @@ def check_choice(choice: str) -> None:
 
 
 def _resolve_auto(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
-    found = tf_config.resolve(env)
+    found = tf_config.resolve(env, flags.colocate_ps)
     if not found.is_a_place:
         return from_flags.resolve(flags)
     if not flags.is_given:
@@ -74,7 +74,7 @@ def _filled_in(flags: ClusterFlags, theirs: Cluster | None) -> Cluster:
     lists: dict[str, Any] = {
         job: hosts if hosts is not None else spec.get(job) for job, hosts in given.items()
     }
-    return Cluster.from_hosts(lists["ps"], lists["worker"], lists["chief"])
+    return Cluster.from_hosts(lists["ps"], lists["worker"], lists["chief"], flags.colocate_ps)
 
 
 _CHOOSE = "Remove one, or choose with --cluster_resolver=flags or --cluster_resolver=tf_config."
@@ -88,8 +88,8 @@ def _refuse_conflict(ours: Cluster, theirs: Cluster | None) -> None:
         raise UsageError(f"The flags and TF_CONFIG name two clusters. {' '.join(differences)} {_CHOOSE}")
 
 
-def _resolve_tf_config(env: Mapping[str, str]) -> Resolved:
-    found = tf_config.resolve(env)
+def _resolve_tf_config(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
+    found = tf_config.resolve(env, flags.colocate_ps)
     if not found.is_a_place:
         raise UsageError(
             "--cluster_resolver=tf_config is given, but the environment variable TF_CONFIG "

@@ -18,7 +18,9 @@ def resolve(flags: ClusterFlags) -> Resolved:
     cluster = None
     if flags.has_hosts or flags.job_name in ("ps", "worker", "chief"):
         try:
-            cluster = Cluster.from_hosts(flags.ps_hosts, flags.worker_hosts, flags.chief_host)
+            cluster = Cluster.from_hosts(
+                flags.ps_hosts, flags.worker_hosts, flags.chief_host, flags.colocate_ps
+            )
         except UsageError as error:
             problems.append(str(error))
     if not flags.job_name and flags.is_given:

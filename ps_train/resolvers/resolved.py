@@ -35,6 +35,7 @@ class ClusterFlags:
     ps_hosts: str | None = None
     worker_hosts: str | None = None
     chief_host: str | None = None
+    colocate_ps: bool = False
 
     @property
     def has_hosts(self) -> bool:

@@ -25,7 +25,7 @@ VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"ps": [...], "worker": [...]}, "task": {"type": "worker", "index": 0}}'
 
 
-def resolve(env: Mapping[str, str]) -> Resolved:
+def resolve(env: Mapping[str, str], is_colocated: bool = False) -> Resolved:
     """Raises `UsageError` with all problems; if TF_CONFIG is unset or empty both parts are None."""
     config = _load(env.get(VARIABLE, ""))
     if config.get("sparseCluster") and not config.get("cluster"):
@@ -37,7 +37,7 @@ def resolve(env: Mapping[str, str]) -> Resolved:
     cluster, task = None, None
     try:
         if config.get("cluster"):
-            cluster = Cluster.from_dict(config["cluster"], FROM_TF_CONFIG)
+            cluster = Cluster.from_dict(config["cluster"], FROM_TF_CONFIG, is_colocated)
     except UsageError as error:
         problems.append(str(error))
     try:

@@ -16,6 +16,7 @@ variables, since the worker pulls them once (`prefetch.Kept`).
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 
+# Graph collection of whatever has steps of several batches: a `start` and an `add`.
 ACCUMULATIONS = "ps_train/accumulations"
 
 
@@ -60,5 +61,7 @@ class Accumulation:
 
     def finish(self):
         """All gradients are known."""
-        self.start, self.add = tf.group(*self._starts), tf.group(*self._adds)
+        with tf1.control_dependencies(None):  # a caller's, as UPDATE_OPS, may take a batch
+            self.start = tf.group(*self._starts)
+        self.add = tf.group(*self._adds)
         tf1.add_to_collection(ACCUMULATIONS, self)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ps_train.autotune import wire_dtypes
 from ps_train.compat import tf, tf1
-from ps_train.transport import chunks, map_gradient, num_bytes, reroute, unpack
+from ps_train.transport import chunks, map_gradient, num_bytes, reroute, task_of, unpack
 from ps_train.updates.accumulation import Accumulation
 from ps_train.updates.finite import check_all, check_gradients
 from ps_train.wire import EXACT, decode, encode, is_lossy, joined, select, spread
@@ -157,6 +157,8 @@ def in_order(pieces, grads_and_vars):
 def _encode(parcel, context):
     """What is sent: tensors, or IndexedSlices, as a list."""
     gradient, wire_dtype = parcel.gradient, context.wire_dtype
+    if _stays(parcel, context):
+        return [gradient]
     with tf1.device(context.worker_device):
         if isinstance(gradient, tf.IndexedSlices):
             # Rows, and single elements, have no blocks.
@@ -178,6 +180,11 @@ def _encode(parcel, context):
             return [parts[0], tf.identity(parts[1])]
 
 
+def _stays(parcel, context):
+    """Whether a gradient's ps is in this worker's process (`--colocate_ps`)."""
+    return task_of(parcel.variables[0].device) == context.worker_device
+
+
 def _is_selected(gradient, context):
     is_large = is_lossy(gradient, "int8")  # of MIN_QUANTIZED elements or more
     return context.topk < 1 and is_large
@@ -189,6 +196,8 @@ def _type_of_values(gradient, wire_dtype):
 
 def _decode(parcel, parts, context):
     variable, sent = parcel.variables[0], parcel.gradient
+    if _stays(parcel, context):
+        return parcel
     dtype = variable.dtype.base_dtype
     with tf1.device(variable.device):
         if isinstance(parts[0], tf.IndexedSlices):

@@ -9,7 +9,9 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
+from ps_train.split_variable import parts_of
 from ps_train.updates import sync
+from ps_train.updates.local import LocalOptimizer
 from ps_train.updates.parcels import in_order, send_gradients
 
 COLLECTION = "ps_train/distributed_optimizers"
@@ -23,9 +25,11 @@ class AsyncOptimizer(tf1.train.Optimizer):
         self._optimizer = optimizer
         self._loss: Any = None
 
-    def compute_gradients(self, loss, *args, **kwargs):
+    def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
         self._loss = None if callable(loss) else loss
+        if var_list is not None or args:
+            args = (parts_of(var_list), *args)
         return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -92,6 +96,12 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
             "tf.compat.v1.train.Optimizer, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
         )
     context = task_context.current_or_none()
+    if context is None or context.local_steps == 1:
+        return _make_rule(optimizer, context)
+    return LocalOptimizer(optimizer, _make_rule(tf1.train.GradientDescentOptimizer(1.0), context))
+
+
+def _make_rule(optimizer, context):
     if context is None or context.update != "sync":
         return AsyncOptimizer(optimizer)
     num_workers = context.cluster.num_workers

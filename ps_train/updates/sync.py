@@ -31,6 +31,7 @@ from typing import Any
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
+from ps_train.split_variable import parts_of
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
 from ps_train.updates.parcels import in_order, send_gradients
@@ -98,9 +99,11 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.accumulators: Any = None  # list of (accumulator, device), one for each parcel
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
-    def compute_gradients(self, loss, *args, **kwargs):
+    def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
         self._loss = None if callable(loss) else loss
+        if var_list is not None or args:
+            args = (parts_of(var_list), *args)
         return super().compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):

@@ -119,7 +119,8 @@ class Contest:
     def _tasks(self, contestant, net):
         """What is to be started."""
         counts = {"ps": self.num_ps, "worker": self._num_workers, "chief": 1}
-        jobs = JOBS.get(contestant.family, ["ps", "worker"])
+        is_colocated = "--colocate_ps" in contestant.flags.split()
+        jobs = ["worker"] if is_colocated else JOBS.get(contestant.family, ["ps", "worker"])
         names = [(job, index) for job in jobs for index in range(counts[job])]
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(names))]
         if self._network:

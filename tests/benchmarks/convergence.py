@@ -2,6 +2,7 @@
 
     python tests/benchmarks/convergence.py                        # 3 seeds, 2000 steps in sync on 1 ps and 2 workers
     python tests/benchmarks/convergence.py --variant= --variant=--prefetch --update=async
+    python tests/benchmarks/convergence.py --variant= --variant="--local_steps=4 --train_steps=500"     # as many batches
 
 Needs Debian's package `dataset-fashion-mnist`. Each figure is a job of its own of examples/fashion_mnist_mlp.py, with the same
 seed and so the same first weights and batches for all variants. Async is not the same twice: look at the spread of the seeds.

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/peers.py                                       # loopback, 2 workers, all models
     python tests/benchmarks/peers.py --models=mlp --contestants=plain,ps_train,ddp --variant='--wire_dtype=bfloat16'
+    python tests/benchmarks/peers.py --contestants=ps_train --variant='--fuse_bytes=0' --variant=''      # over the first one
     python tests/benchmarks/peers.py --link_mbit=1000 --num_workers=1      # hosts of their own, with links of 1 Gbit/s (root)
 
 The contestants, programs in `contestants/`, whose models and data are those of `contestants/nets.py`:
@@ -14,7 +15,7 @@ The contestants, programs in `contestants/`, whose models and data are those of 
 - ddp: PyTorch's DistributedDataParallel over gloo, with as many threads as there are cores for each worker, as torchrun has it;
 - single: one process and no server, what training costs by itself with the whole machine.
 
-One ps and the workers are processes on this machine, started anew for each figure; a repeat runs every contestant once, so that
+One ps (none with --colocate_ps) and the workers are processes on this machine, started anew for each figure; a repeat runs every contestant once, so that
 what else the machine does meets all of them. A rate is the workers' steps a second, summed, while all of them train; the loss
 has to fall, or the benchmark fails. One step of all workers of a synchronous job counts as so many steps. The last lines name
 each case in which ps_train is slower than a peer with the same kind of update. Hosts of their own are network namespaces, whose
@@ -49,7 +50,7 @@ UPDATES = {
     "plain": ("async", "sync"), "ps_train": ("async", "sync"), "tf2_ps": ("async",), "multiworker": ("sync",),
     "ddp": ("sync",), "single": ("",),
 }  # fmt: skip
-VARIANTS = ("", "--wire_dtype=bfloat16")
+VARIANTS = ("", "--wire_dtype=bfloat16", "--colocate_ps")
 
 
 def chosen(flag, text, known):

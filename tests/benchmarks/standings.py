@@ -110,13 +110,14 @@ def spread(values):
 
 
 def table(rounds):
-    """Lines of a markdown table of the contestants, in the order of the first repeat."""
-    yield "| contestant | steps/s, all workers | over the plain script, async |"
+    """Lines of a markdown table of the contestants, in the order of the first repeat; ratios to `plain async` or the first."""
+    base = PLAIN if PLAIN in rounds[0] else next(iter(rounds[0]))
+    yield f"| contestant | steps/s, all workers | over {base} |"
     yield "|---|---|---|"
     for name in rounds[0]:
         rates = [rates[name] for rates in rounds]
         low, middle, high = (f"{value:.3g}" for value in (min(rates), statistics.median(rates), max(rates)))
-        over = ratios(rounds, name, PLAIN)
+        over = ratios(rounds, name, base)
         yield f"| {name} | {middle} ({low}-{high}) | {spread(over) if over else ''} |"
 
 

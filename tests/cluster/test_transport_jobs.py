@@ -1,4 +1,4 @@
-"""Jobs that pull ahead, or add up gradients before they push: their weights against NumPy's."""
+"""Jobs that pull ahead, add up gradients or train copies before they push: their weights against NumPy's."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 from harness import MODELS, checkpoint_of
 
 sys.path.insert(0, str(MODELS))
-from steps import trajectory
+from steps import local_trajectory, trajectory
 
 pytestmark = pytest.mark.cluster
 STEPS = 12
@@ -29,6 +29,29 @@ def test_a_step_can_have_several_batches(make_job, update, num_workers):
         np.testing.assert_allclose(value, expected, rtol=1e-12)
     for report in reports:
         assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
+
+
+@pytest.mark.parametrize(("update", "num_workers"), [("async", 1), ("sync", 2)])
+def test_a_worker_can_train_a_copy_of_its_own(make_job, update, num_workers):
+    reports, found = train(make_job, num_workers, f"--update={update}", "--local_steps=3")
+    rounds = [range(3 * step, 3 * step + 3) for step in range(STEPS)]
+    for value, expected in zip(found, local_trajectory(num_workers, rounds), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for report in reports:
+        assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
+
+
+def test_nan_in_one_of_its_batches_drops_what_a_copy_has_learnt(make_job):
+    job = make_job(
+        num_workers=1, params="nan=0:4", flags=["--train_steps=4", "--local_steps=3", "--on_nan=skip"]
+    )
+    job.start_all()
+    job.expect_exits(0)
+    values = checkpoint_of(job.train_dir)
+    rounds = [range(0, 3), range(5, 8), range(8, 11), range(11, 14)]
+    for name, expected in zip("wb", local_trajectory(1, rounds), strict=True):
+        np.testing.assert_allclose(values[name], expected, rtol=1e-12)
+    assert job.tasks[1].report["skipped_steps"] == 1
 
 
 @pytest.mark.parametrize("batches", [1, 2])

@@ -20,6 +20,8 @@ from ps_train.model import ModelSpec
 from ps_train.model.loading import Model
 from ps_train.prefetch import Kept
 from ps_train.transport import pack
+from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.local import redirect
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 
 PACK = 4096
@@ -69,6 +71,7 @@ def build(
     index=0,
     prefetches=False,
     topk=1.0,
+    **settings,
 ):
     """(TrainOps of worker 0, what was fused, op that initializes)."""
     context = task_context.TaskContext(
@@ -79,16 +82,20 @@ def build(
         wire_dtype=wire_dtype,
         fuse_bytes=fuse_bytes,
         topk=topk,
+        **settings,
     )
     task_context.set_current(context)
     model = Model(input_fn, model_fn, "model", __file__)
     ops = graph_lib.build_train(context, TrainConfig(seed=3, update=update), model)
-    runs = [[ops.step, ops.loss], *([optimizer.update_op] for optimizer in ops.sync_optimizers)]
+    rounds = ops.graph.get_collection(ACCUMULATIONS)
+    updates = [[optimizer.update_op] for optimizer in ops.sync_optimizers]
+    runs = [[ops.step, ops.loss, *(one.add for one in rounds)], [one.start for one in rounds], *updates]
+    redirect(ops.graph)
     with ops.graph.as_default():
         init = tf1.global_variables_initializer()
     kept = Kept() if prefetches else None
-    fused = fusing.fuse(ops.graph, runs, fuse_bytes, wire_dtype, [init], kept)
-    pack(ops.graph, runs, pack_bytes, wire_dtype, kept)
+    fused = fusing.fuse(ops.graph, runs, context.worker_device, fuse_bytes, wire_dtype, [init], kept)
+    pack(ops.graph, runs, context.worker_device, pack_bytes, wire_dtype, kept)
     if kept is not None:
         with ops.graph.as_default():
             tf1.add_to_collection(FIRST_PULL, kept.pull)
@@ -132,17 +139,28 @@ class Run:
             loop.end(self.session)
         assert not failures
 
+    def local_rounds(self, count, batches):
+        """Steps of several batches each: the loss of each batch, and the variables afterwards."""
+        rounds, losses = self.ops.graph.get_collection(ACCUMULATIONS), []
+        for _ in range(count):
+            self.session.run([one.start for one in rounds])
+            for _ in range(batches - 1):
+                losses.append(self.session.run([[one.add for one in rounds], self.ops.loss])[1])
+            losses += self.steps(1)[0]
+        return losses, self.steps(0)[1]
+
     def steps(self, count):
         losses = [self.session.run([self.ops.step, self.ops.loss])[1] for _ in range(count)]
         return losses, dict(
             zip([v.op.name for v in self.variables], self.session.run(self.variables), strict=True)
         )
 
-    def sends(self):
-        """How many tensors go in a step from which task to which."""
+    def sends(self, fetches=None):
+        """How many tensors go in a step, or to fetch these, from which task to which."""
         metadata = tf1.RunMetadata()
         options = tf1.RunOptions(output_partition_graphs=True)
-        self.session.run([self.ops.step, self.ops.loss], options=options, run_metadata=metadata)
+        fetches = fetches or [self.ops.step, self.ops.loss]
+        self.session.run(fetches, options=options, run_metadata=metadata)
         return collections.Counter(
             f"{task_of(node, 'send_device')}>{task_of(node, 'recv_device')}"
             for part in metadata.partition_graphs

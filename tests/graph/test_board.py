@@ -14,7 +14,7 @@ import pytest
 from in_process import free_addresses
 
 from ps_train.board import Board, BoardError, ControlSession
-from ps_train.cluster import TaskId
+from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.messages import DType, Node, constant
 from ps_train.server import session_config
@@ -27,9 +27,10 @@ TEXT = 'ünïcode "quoted" \\ back\nslash 🙂'
 
 def serve(addresses, index, ready):
     os.environ["GRPC_FAIL_FAST"] = "true"
+    cluster = Cluster.from_hosts(ps=addresses, worker="localhost:1")
     server = tf1.train.Server(
         tf.train.ClusterSpec({"ps": addresses}), job_name="ps", task_index=index,
-        config=session_config(TaskId("ps", index)),
+        config=session_config(cluster, TaskId("ps", index)),
     )  # fmt: skip
     ready.set()
     server.join()

@@ -8,7 +8,7 @@ import pytest
 from in_process import Servers
 from stepping import OPTIMIZERS, PACK, Run, build, deep
 
-from ps_train import fusing, task_context
+from ps_train import alike, fusing, task_context
 from ps_train.compat import tf, tf1
 from ps_train.model import ModelSpec
 
@@ -213,14 +213,14 @@ def test_groups_that_wait_for_one_another_are_apart():
             self.op = op
 
     def update(op):
-        return fusing._Update(op, {}, {}, Tensor(op))
+        return alike.Update(op, {}, {}, Tensor(op))
 
     a1, b2, c = Op(), Op(), Op()
     a2, b1 = Op(a1), Op(b2)
-    groups = [[fusing._Update(op, {}, {}, t) for op, t in pairs] for pairs in (
+    groups = [[alike.Update(op, {}, {}, t) for op, t in pairs] for pairs in (
         [(a1, Tensor(Op())), (b1, Tensor(b2))], [(a2, Tensor(a1)), (b2, Tensor(Op()))], [(c, Tensor(Op()))],
     )]  # fmt: skip
-    assert fusing._without_cycles(groups) == groups[2:]
+    assert alike.without_cycles(groups) == groups[2:]
 
 
 def test_reads_that_wait_for_the_update_see_it(servers):
@@ -323,7 +323,9 @@ def test_a_saver_writes_the_names_and_values_of_the_variables(servers, tmp_path)
             with tf1.device("/job:worker/task:0/device:CPU:0"):
                 saver = tf1.train.Saver()
             restore = ops.graph.get_operation_by_name(saver.saver_def.restore_op_name)
-            fused = fusing.fuse(ops.graph, [[ops.step, ops.loss]], fuse_bytes, cold=[init, restore])
+            fused = fusing.fuse(
+                ops.graph, [[ops.step, ops.loss]], "/job:worker/task:0", fuse_bytes, cold=[init, restore]
+            )
         run = Run(servers, (ops, fused, init))
         assert (fused is None) == (fuse_bytes == 0)
         run.steps(3)

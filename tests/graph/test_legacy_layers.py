@@ -68,11 +68,38 @@ with tf1.Session(graph=tf.Graph()) as session:
 """
 
 
-def build(tmp_path, **env):
+SPLIT = """
+from ps_train import placement, splitting
+from ps_train.cluster import Cluster, TaskId
+from ps_train.compat import tf, tf1
+from ps_train.task_context import TaskContext
+
+splitting.MIN_PART_BYTES = 64
+cluster = Cluster.from_hosts(ps="localhost:2222,localhost:2223", worker="localhost:2224")
+context = TaskContext(TaskId("worker", 0), cluster, partition="auto")
+with tf1.Graph().as_default(), placement.scope(context):
+    x, l2 = tf.ones([3, 8]), tf1.keras.regularizers.l2(0.5)
+    layer = tf1.layers.Dense(16, kernel_regularizer=l2, name="d")
+    y = layer(x)
+    again = tf1.layers.dense(x, 16, kernel_regularizer=l2, name="d", reuse=True)
+    print(layer.kernel)
+    print(sorted(v.op.name for v in layer.weights))
+    whole = 0.5 * tf.nn.l2_loss(layer.kernel) * 2
+    same = [tf.reduce_max(tf.abs(y - again)), whole - tf.add_n(tf1.losses.get_regularization_losses())]
+    init = tf1.global_variables_initializer().name
+    names, meta = [t.name for t in same], tf1.train.export_meta_graph(clear_devices=True)
+with tf1.Graph().as_default(), tf1.Session() as session:
+    tf1.train.import_meta_graph(meta)
+    session.run(init)
+    print([abs(float(value)) < 1e-5 for value in session.run(names)])
+"""
+
+
+def build(tmp_path, code=BUILD, **env):
     path = tmp_path / "layers.py"
     path.write_text(MODEL)
     done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(path)],
+        [sys.executable, "-c", code, str(path)],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **env},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
@@ -86,6 +113,15 @@ def test_layers_and_cells_train_with_tf_keras(tmp_path):
     assert "devices: ['/job:ps/task:0', '/job:ps/task:1']" in out
     assert "updates: 2" in out
     assert "falls: True moved: True" in out
+
+
+def test_kernels_of_layers_are_split(tmp_path):
+    """A layer takes the parts one by one, and so knows that a kernel that is used again is regularized once."""
+    pytest.importorskip("tf_keras", reason="tf_keras is not installed: pip install tf_keras")
+    out = build(tmp_path, SPLIT, TF_USE_LEGACY_KERAS="1")
+    assert "<Split 'd/kernel:0' shape=(8, 16) dtype=float32 in 2 parts>" in out
+    assert "['d/bias', 'd/kernel/part_0', 'd/kernel/part_1']" in out
+    assert "[True, True]" in out
 
 
 def test_without_tf_keras_the_error_says_what_to_install(tmp_path):

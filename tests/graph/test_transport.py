@@ -236,7 +236,7 @@ class TestPushes:
                     with tf1.control_dependencies(done):
                         gradients.append((tf.exp(tf.fill([2], float(number))), variable))
                 optimizer.apply_gradients(gradients[-1:] if chained else gradients)
-            pack(graph, [tf1.get_collection(tf1.GraphKeys.TRAIN_OP)], pack_bytes)
+            pack(graph, [tf1.get_collection(tf1.GraphKeys.TRAIN_OP)], "/job:worker/task:0", pack_bytes)
             ops = [op for op in graph.get_operations() if op.type == "ResourceApplyGradientDescent"]
             return [("pack_pushes" in op.inputs[2].op.name, op.inputs[2].op.device) for op in ops]
 

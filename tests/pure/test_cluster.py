@@ -261,3 +261,41 @@ def test_fuzz_hosts(ps, worker, chief):
         return
     assert Cluster.from_dict(cluster.as_dict()) == cluster
     assert cluster.differences(cluster) == []
+
+
+def test_a_colocated_cluster():
+    cluster = Cluster.from_hosts(worker="a:1,b:2", chief="c:3", is_colocated=True)
+    assert cluster.tasks == cluster.training_tasks
+    assert [cluster.address(ps) for ps in cluster.ps_tasks] == ["c:3", "a:1", "b:2"]
+    assert [str(cluster.host(ps)) for ps in cluster.ps_tasks] == ["chief:0", "worker:0", "worker:1"]
+    assert cluster.server_task(TaskId("worker", 1)) == TaskId("ps", 2)
+    assert cluster.as_server_dict() == {"ps": {0: "c:3", 1: "a:1", 2: "b:2"}}
+    assert cluster.as_dict() == {"worker": {0: "a:1", 1: "b:2"}, "chief": {0: "c:3"}}
+    assert Cluster.from_record(cluster.as_record()) == cluster == pickle.loads(pickle.dumps(cluster))
+    plain = Cluster.from_hosts(ps="p:1", worker="w:1")
+    assert (plain.host(TaskId("ps", 0)), plain.server_task(TaskId("worker", 0))) == (
+        TaskId("ps", 0),
+        TaskId("worker", 0),
+    )
+    assert plain.as_server_dict() == plain.as_dict() and Cluster.from_record(plain.as_record()) == plain
+
+
+def test_what_a_colocated_cluster_is_not():
+    sparse = Cluster.from_dict({"worker": {0: "a:1", 7: "b:2"}}, is_colocated=True)
+    assert sparse.address(TaskId("ps", 1)) == "b:2"
+    assert problems(sparse.check_member, TaskId("ps", 1)) == [
+        "Task ps:1 is not in the cluster: by --colocate_ps the workers hold the variables. Start the workers only, or leave it out."
+    ]
+    assert problems(Cluster.from_hosts, ps="p:1", worker="w:1", is_colocated=True) == [
+        "--colocate_ps is given, and the cluster has a job 'ps': there the workers hold the variables. Leave out one of the two. "
+        "Check --ps_hosts."
+    ]
+    assert problems(Cluster.from_hosts, worker="w:1,w:1", is_colocated=True) == [
+        "Address 'w:1' of worker:1 is also that of worker:0. Each task needs a port of its own. Check --worker_hosts."
+    ]
+    plain = Cluster.from_hosts(ps="p:1", worker="a:1")
+    assert (
+        sparse.differences(plain, "here", "there")
+        == plain.differences(sparse, "there", "here")
+        == ["The workers hold the variables (--colocate_ps) here, and ps tasks do there."]
+    )

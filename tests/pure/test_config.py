@@ -55,6 +55,16 @@ def test_the_defaults_are_valid():
             "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. Leave it out, "
             "or train with --update=async.",
         ),
+        ({"local_steps": 0}, "--local_steps=0 is out of range. Expected a whole number from 1."),
+        (
+            {"local_steps": 2, "prefetch": True},
+            "--prefetch has no meaning with --local_steps=2, where a worker pulls once for so many batches. Leave one out.",
+        ),
+        (
+            {"local_steps": 2, "accumulate_steps": 3},
+            "--local_steps=2 and --accumulate_steps=3 exclude one another: a worker trains with each batch, or adds up their "
+            "gradients. Leave one out; --batch_size makes a batch larger.",
+        ),
         (
             {"autotune": True, "profile_steps": 3},
             "--autotune changes how the steps go that --profile_steps measures. Leave out one of the two: profile with the flags "

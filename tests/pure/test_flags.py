@@ -50,7 +50,7 @@ def test_every_setting_is_a_flag_and_every_flag_is_accounted_for():
         set(flags.make_flags())
         == settings | place | NOT_SETTINGS | OF_THE_PROGRAM | flags.OF_SOME_COMMANDS.keys()
     )
-    assert not settings & (place | NOT_SETTINGS)
+    assert settings & (place | NOT_SETTINGS) == {"colocate_ps"}  # it shapes a local cluster, too
 
 
 def test_flags_have_the_defaults_of_the_settings():
@@ -76,16 +76,19 @@ EVERY_SETTING = TrainConfig(
     on_worker_loss="continue",
     on_nan="skip",
     pack_bytes="4096",
+    partition="auto",
     wire_dtype="bfloat16",
     fuse_bytes="8192",
     prefetch=True,
     accumulate_steps=3,
+    local_steps=6,
     topk=0.25,
     autotune=True,
     seed=5,
     profile_steps=12,
     report_file="r.json",
     log_dir="logs",
+    colocate_ps=True,
     private_network=True,
     log_every_secs=0.5,
     evaluate=False,
@@ -216,6 +219,19 @@ def test_sizes_of_a_local_cluster_beside_another_one():
         "Leave it out, or for a local cluster leave out TF_CONFIG."
     ]
     assert plan("--job_name=evaluator", "--train_dir=d", "--num_workers=3")
+
+
+def test_workers_that_hold_the_variables():
+    found = plan("--colocate_ps", "--job_name=worker", "--task_index=1", "--worker_hosts=a:1,b:2")
+    assert found.place.cluster.is_colocated and found.config.colocate_ps
+    env = {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'}
+    assert plan("--colocate_ps", env=env).place == found.place
+    assert plan("--colocate_ps", "--num_workers=3").config.colocate_ps
+    assert plan_problems("--colocate_ps", "--num_ps=2", "--on_worker_loss=continue", "--update=sync") == [
+        "--num_ps=2 beside --colocate_ps: there each worker holds a part of the variables. Leave out one of the two.",
+        "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a worker. "
+        "Leave out one of the two.",
+    ]
 
 
 @pytest.mark.parametrize("task", ["worker", "evaluator"])

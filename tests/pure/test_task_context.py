@@ -34,9 +34,11 @@ def test_a_schedule_by_examples_is_the_same_in_every_cluster(enter, update, num_
     assert used == 2 * EXAMPLES
 
 
-def test_batches_whose_gradients_are_added_up_count(enter):
+def test_all_batches_of_a_step_count(enter):
     enter("sync", 4, 3, accumulate_steps=5)
     assert ps_train.global_batch_size(10) == 10 * 3 * 5
+    enter("async", 4, local_steps=5)
+    assert ps_train.global_batch_size(10) == 10 * 5
 
 
 def test_outside_a_cluster_a_step_is_a_batch(monkeypatch):

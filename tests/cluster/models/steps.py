@@ -10,6 +10,22 @@ def batch(shard, step):
     return x, x @ [2.0, -3.0] + 0.5
 
 
+def local_trajectory(shards, rounds, lr=0.0625):
+    """(w, b) after rounds of local SGD, each a list of batches, with each of which every shard makes a step of its own."""
+    w, b = np.zeros(2), 0.0
+    for numbers in rounds:
+        ends = []
+        for shard in range(shards):
+            own_w, own_b = w, b
+            for number in numbers:
+                x, y = batch(shard, number)
+                error = x @ own_w + own_b - y
+                own_w, own_b = own_w - lr * 2 * x.T @ error / len(x), own_b - lr * 2 * error.mean()
+            ends.append((own_w, own_b))
+        w, b = sum(end for end, _ in ends) / shards, sum(end for _, end in ends) / shards
+    return w, b
+
+
 def trajectory(shards, steps, lr=0.0625, batches=1, delay=0):
     """(w, b) after `steps` updates with the mean of the gradients of `batches` batches of each shard.
 
