@@ -13,6 +13,7 @@ import dataclasses
 import socket
 import time
 import traceback
+from typing import Any
 
 from ps_train import checkpoints, logs
 from ps_train.addresses import split_address
@@ -82,9 +83,10 @@ def _run_member(task, cluster, config, report):
     timeouts = Timeouts(
         config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs, config.stall_secs
     )
-    settings = {field.name: getattr(config, field.name, None) for field in dataclasses.fields(TaskContext)}
+    names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster"}
+    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
     settings |= {"pack_bytes": config.pack_limit, "fuse_bytes": config.fuse_limit}
-    context = TaskContext(**(settings | {"task": task, "cluster": cluster}))
+    context = TaskContext(task, cluster, **settings)
     runtime = start_task(context, report, timeouts, config.report_file)
     try:
         if task.job == "ps":
