@@ -6,6 +6,7 @@ job.run_workers(lambda k, session, optimizer: ...)          # the chief's update
 """
 
 import contextlib
+import random
 import socket
 import threading
 import traceback
@@ -20,12 +21,18 @@ DEADLINE_SECS = 60
 
 
 def free_addresses(count):
-    """Distinct addresses on this host on which nothing listens."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    """Distinct addresses on this host on which nothing listens, of ports that the kernel gives to nobody.
+
+    Those that it gives, it may give to another process at the same time, and gRPC lets two servers listen on one port.
+    """
+    found = []
+    candidates = random.SystemRandom().sample(range(10000, 20000), 500)
+    while len(found) < count:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = candidates.pop()
+            probe.bind(("127.0.0.1", port))
+            found.append(f"127.0.0.1:{port}")
+    return found
 
 
 class Servers:
