@@ -6,11 +6,12 @@
         trial.note(secs)
     kept = choose(trial.step_secs(), trial.settings[0])
 
-Every step of a trial is a step of the job, with the gradient of its next batch: nothing is done twice or thrown away.
+Every step of a trial is a step of the job, with the gradient of its next batch: nothing is done twice. What int8 or `--topk` has
+left over on the worker (`updates.parcels`) is each setting's own: that of settings that are not kept is not sent any more.
 
 - What is tried: what the flags say, which is what counts if nothing beats it; the same exact; and the plain way, each tensor by
   itself. What changes the numbers is only left out, never added: `--wire_dtype` and `--prefetch` are tried with and without if
-  they are given, and else not at all. How the ps keeps variables (`--fuse_bytes`), and which gradients are joined, is the same
+  they are given, with bfloat16 between int8 and float32, and else not at all. How the ps keeps variables (`--fuse_bytes`), and which gradients are joined, is the same
   in all: it is the job's and not a worker's, and another way of keeping them would mean to move a living model.
 - A step's graph is built once, by one call of the user's `model_fn`. Each setting is a wiring of it (`rewiring`), laid before the
   first session, and has a session of its own on the one living model (`tuning`). To build the graph anew was the alternative:

@@ -142,6 +142,9 @@ class SessionCreator(tf1.train.SessionCreator):
             self._variables = tf1.global_variables()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(self._variables))
             self._global_step = tf1.train.get_global_step()
+        self.rewiring = (
+            threading.Lock()
+        )  # held while the graph's wiring changes, or a session of another thread takes it
         self.fused: Any = None  # what became of small variables; see `fusing`
         self.first_pull: Any = None  # op to be run before the first step; see `prefetch`
 
@@ -217,6 +220,13 @@ class SessionCreator(tf1.train.SessionCreator):
         config = session_config(runtime.context.cluster, runtime.context.task, runtime.config)
         return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
 
+    def make_session_aside(self):
+        """The same in another thread than that of the training, which may be changing the graph's wiring (`--autotune`)."""
+        with self.rewiring:
+            session = self.make_raw_session()
+            session.run(self._global_step)  # takes the graph as it is
+        return session
+
     def _create(self, runs, deadline):
         session = self.make_raw_session()
         try:
@@ -263,11 +273,10 @@ class SessionCreator(tf1.train.SessionCreator):
         runtime = self._runtime
         cluster = runtime.context.cluster
         over_due, start = Throttle(OVER_SECS), awake_clock()
-        own = str(cluster.server_task(runtime.context.task))
 
         def all_up():
-            if not set(runtime.monitor.ps_runs()) - {own} and over_due.is_due():
-                self._check_is_on(is_alone=cluster.is_colocated and awake_clock() - start > ALONE_SECS)
+            if not self._other_runs() and over_due.is_due():
+                self._check_is_on(waited=awake_clock() - start)
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
@@ -284,12 +293,19 @@ class SessionCreator(tf1.train.SessionCreator):
             all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
         )
 
-    def _check_is_on(self, is_alone=False):
-        """Raises JobOverError if there is nothing to wait for.
+    def _other_runs(self):
+        """As `Monitor.ps_runs`, without the ps that is in this process."""
+        context = self._runtime.context
+        own = str(context.cluster.server_task(context.task))
+        return {name: run for name, run in self._runtime.monitor.ps_runs().items() if name != own}
+
+    def _check_is_on(self, waited=0.0):
+        """Raises JobOverError if there is nothing to wait for, after so many seconds without another ps.
 
         The chief has to come up even so, to tell the others; unless they are all gone, and with them their parts of the model.
         """
-        if self._runtime.context.is_chief and not is_alone:
+        context = self._runtime.context
+        if context.is_chief and not (context.cluster.is_colocated and waited > ALONE_SECS):
             return
         if finished_at(self._train_dir, self._train_steps):
             raise JobOverError("the job has reached its target")
@@ -298,7 +314,7 @@ class SessionCreator(tf1.train.SessionCreator):
             raise JobOverError("the job has come to its end")
         if self._runtime.context.is_chief:
             return
-        if not self._runtime.monitor.ps_runs() and ended_since(self._train_dir, self._runtime.report.started):
+        if not self._other_runs() and ended_since(self._train_dir, self._runtime.report.started):
             raise JobOverError("the job ended while this task was starting")
 
     def _advice(self):

@@ -256,6 +256,11 @@ class TrainConfig:
                 "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a "
                 "worker. Leave out one of the two."
             )
+        if self.colocate_ps and self.accumulate_steps > 1 and self.update == "async":
+            found.append(
+                f"--accumulate_steps={self.accumulate_steps} with --colocate_ps needs --update=sync: in async a worker's own part "
+                "of the variables changes between the batches of a step. Leave out one of the two."
+            )
         if self.local_steps > 1:
             found += self._local_problems()
         if self.autotune and self.profile_steps:

@@ -55,7 +55,7 @@ def differences(mine, theirs, task):
         )
     if mine["layout"] != theirs["layout"]:
         lines.append(
-            f"{task} updates other variables together than the others do. Give all the same --fuse_bytes; 0 never differs."
+            f"{task} updates other variables together than the others do. Give all the same --fuse_bytes and --pack_bytes."
         )
     other = []
     for name, here in mine["variables"].items():

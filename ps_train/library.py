@@ -89,6 +89,10 @@ class Server:
         task = TaskId("chief" if job_name == "master" else str(job_name), int(task_index or 0))
         logs.start(str(task))
         cluster = _as_cluster(server_or_cluster_def)
+        if cluster.is_colocated:
+            raise UsageError(
+                "ps_train.Server: a script's cluster needs ps tasks of its own. Leave out is_colocated."
+            )
         timeouts = session.Timeouts(
             startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs, stall_secs
         )

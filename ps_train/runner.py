@@ -1,10 +1,10 @@
-"""Runs one task in this process, from its start to its exit status: the only place that branches on the job's name.
+"""Runs one task in this process, from its start to its exit status; here a task's role is chosen by its job's name.
 
     status = run_task(TaskId("worker", 1), cluster, config)
 
 1. the log writer, the finished-job check (no TensorFlow yet);
-2. the user's model is loaded (not on a ps), TensorFlow imported, the server started;
-3. monitor and guard start; the role runs;
+2. TensorFlow is imported, the server, monitor and guard are started;
+3. the role runs, a worker's with the user's model, which is loaded then;
 4. whatever the outcome: the boards are told, the report is written, one line says why.
 """
 

@@ -34,6 +34,7 @@ from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.standing import describe
+from ps_train.vacant import VacantPsWatch
 from ps_train.wording import describe_shares
 
 BACKUP_LEASE_SECS = 5.0
@@ -137,6 +138,7 @@ def make(
         wait = _make_wait(runtime, step_hook, all_members, is_ps_lost, finals, saves_early=not has_own_hooks)
         ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
+        runtime.guard.looks.append(VacantPsWatch(runtime.monitor, tf1.get_default_graph()).look)
     if step_runner is not None:
         chief = runtime.context.cluster.chief_task
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
@@ -225,7 +227,7 @@ def _final_hooks(runtime, creator, optimizers, saving, rosters):
             )
         )
         runtime.rescue = lambda: savers[0].rescue(
-            creator.make_raw_session, lambda: is_model_whole(runtime.monitor)
+            creator.make_session_aside, lambda: is_model_whole(runtime.monitor)
         )
     loops = [
         UpdateLoop(
@@ -268,7 +270,7 @@ def roster_policy(context, peer_timeout_secs):
     With backup workers a half-made push holds up a round that needs nobody else: it is discarded soon.
     """
     if context.update != "sync":
-        return peer_timeout_secs, True
+        return peer_timeout_secs, not context.cluster.is_colocated
     removes = context.on_worker_loss == "continue"
     has_backups = context.quorum < context.cluster.num_workers
     return (min(BACKUP_LEASE_SECS, peer_timeout_secs) if has_backups else peer_timeout_secs), removes

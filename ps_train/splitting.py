@@ -4,7 +4,7 @@
     with tf1.variable_scope(tf1.get_variable_scope(), custom_getter=getter):
         table = tf1.get_variable("table", [10_000_000, 64])          # a Split of two parts, each on the ps that holds least
 
-Split is a trainable variable of floating point whose parts have MIN_PART_BYTES or more, in as many parts as there are ps tasks
+Split is a trainable variable of floating point whose parts have MIN_PART_BYTES or more on average, in as many parts as there are ps tasks
 or fewer. TensorFlow's partitioner makes the parts, along axis 0; so a checkpoint has the whole variable and its whole slots under
 their own names, and any number of ps restores them. Left as it is is what the user has placed (a device scope that names a task,
 a partitioner), what is not a resource variable, and what has a `constraint` or no shape that is known.

@@ -1,6 +1,6 @@
 """Starts this process as one task: server, beats, guard. What the command line and the library have in common.
 
-runtime = start_task(TaskId("worker", 1), cluster, Report(...))
+runtime = start_task(TaskContext(TaskId("worker", 1), cluster), Report(...))
 ...                                    # build, train or serve
 runtime.guard.finish()
 """

@@ -23,7 +23,7 @@ stay as they are; what is not trainable, as moving averages and counters, is nev
 The graph is changed after it is built, and not while `model_fn` runs, so that any code that reads variables is served: layers
 of Keras, `get_variable`, regularizers; and after it is kept beside the checkpoints, as there every head of a model has to run
 without the variables of the others. Alternatives were a getter that hands out packed reads (it has to know all variables
-before the first is read), and one flat variable for each ps (other names in checkpoints and fingerprints; less work for the ps).
+before the first is read). What is small and updated alike does not come here: it is part of a flat variable (`fusing`).
 """
 
 import collections

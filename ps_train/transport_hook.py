@@ -81,7 +81,8 @@ class TransportHook(tf1.train.SessionRunHook):
     def use(self, setting):
         """Wires the graph for sessions that are made from now on; those that have run keep what they have."""
         way = self._ways[setting]
-        self._wiring.apply(way.changes)
+        with self._creator.rewiring:
+            self._wiring.apply(way.changes)
         self._take(way._replace(fused=self._creator.fused))
 
     def make_session(self):

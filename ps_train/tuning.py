@@ -110,7 +110,8 @@ class Leader:
         for line in autotune.table(self._trial.turn_secs(), self.kept):
             log.info("%s", line)
         log.info("autotune: kept %s; without a trial: %s", self.kept.name, self.kept.flags)
-        self._publish()
+        if self._trial.is_over:  # a job that goes on later tries anew
+            self._publish()
 
     def _publish(self):
         now = (self.kept, self.wanted())

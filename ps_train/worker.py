@@ -111,7 +111,12 @@ def run(runtime, config, model):
     runtime.guard.check()
     report.reason = step_hook.describe_end()
     if report.local_steps == 0 and not step_hook.is_reached:
-        log.warning("this worker's shard of the data is empty: input_fn gave no batch")
+        what = (
+            "is empty: input_fn gave no batch"
+            if report.examples == 0
+            else "has fewer batches than a step takes"
+        )
+        log.warning("this worker's shard of the data %s", what)
 
 
 def judge(runtime):

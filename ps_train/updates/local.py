@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
+from ps_train.split_variable import parts_of
 from ps_train.transport import ancestors, is_in_control_flow, reroute
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.finite import check_gradients
@@ -77,9 +78,11 @@ class LocalOptimizer(tf1.train.Optimizer):
         self.push: Any = None
         self.results: Any = None
 
-    def compute_gradients(self, loss, *args, **kwargs):
+    def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
         self._loss = None if callable(loss) else loss
+        if var_list is not None or args:
+            args = (parts_of(var_list), *args)
         return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):

@@ -138,3 +138,17 @@ def test_large_variables_are_split_over_the_workers(make_colocated):
     job.expect_exits(0)
     assert "split: emb/table [300000, 8], 9.6 MB: rows 0-149999 on ps:" in chief.log
     assert checkpoint_of(job.train_dir)["emb/table"].shape == (300_000, 8)
+
+
+def test_a_worker_without_variables_comes_back_to_a_living_model(make_colocated):
+    job = make_colocated(
+        4, "--train_steps=300", "--update=sync", "--log_every_secs=0.2", params="slow=all:10"
+    )
+    tasks = job.start_all()
+    tasks[0].wait_for_line(r"step [1-9]\d")
+    tasks[3].kill()
+    again = job.start("worker:3")
+    job.expect_exits(0, [*tasks[:3], again])
+    assert "ps:3 came back, and held nothing of the model" in tasks[0].log
+    values = checkpoint_of(job.train_dir)
+    assert values["global_step"] == 300 and "restored" not in tasks[0].log, "no step was lost"

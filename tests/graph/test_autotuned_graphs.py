@@ -1,5 +1,7 @@
 """A graph that is wired for one transport after the other computes what a graph of each one's own does."""
 
+import threading
+
 import numpy as np
 import pytest
 from in_process import Servers
@@ -31,7 +33,7 @@ class Parts:
     fused = first_pull = None
 
     def __init__(self, cold_ops):
-        self.cold_ops = cold_ops
+        self.cold_ops, self.rewiring = cold_ops, threading.Lock()
 
 
 class TunedRun:

@@ -309,9 +309,12 @@ def test_what_only_one_variable_has_is_refused_in_words(scope, use, what):
         table.no_such_attribute  # noqa: B018
 
 
-def test_an_optimizer_that_is_wrapped_takes_it(scope):
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_an_optimizer_that_is_wrapped_takes_it(scope, monkeypatch, local_steps):
     from ps_train.updates.rules import DistributedOptimizer
 
+    local = task_context.TaskContext(TaskId("worker", 0), CLUSTER, partition="auto", local_steps=local_steps)
+    monkeypatch.setattr(task_context, "_current", [local])
     table, other = tf1.get_variable("table", [11, 4]), tf1.get_variable("other", [2])
     loss = tf.reduce_sum(table * table) + tf.reduce_sum(other)
     pairs = DistributedOptimizer(OPTIMIZERS["sgd"]()).compute_gradients(loss, [table])

@@ -232,6 +232,11 @@ def test_workers_that_hold_the_variables():
         "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a worker. "
         "Leave out one of the two.",
     ]
+    assert plan_problems("--colocate_ps", "--accumulate_steps=2") == [
+        "--accumulate_steps=2 with --colocate_ps needs --update=sync: in async a worker's own part of the variables changes "
+        "between the batches of a step. Leave out one of the two."
+    ]
+    assert plan("--colocate_ps", "--accumulate_steps=2", "--update=sync")
 
 
 @pytest.mark.parametrize("task", ["worker", "evaluator"])
