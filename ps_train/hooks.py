@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
+from ps_train.hooked_steps import HookedSteps
 from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
@@ -254,25 +255,27 @@ class Calls(NamedTuple):
     Attributes:
       step: gives (None, the figures of a step).
       start, add: for the batches before a step's last.
+      hooked: the steps with the user's hooks, or None.
     """
 
     step: Any
     start: Any = None
     add: Any = None
+    hooked: Any = None
 
 
 class StepRunner:
     """Runs steps, most of them without the hooks' machinery, which costs more than a small step's Python.
 
     `loop` runs steps by a prepared call, `BURST_SECS` of them in each `run_step_fn`, and hands each one's figures to the
-    StepHook; a step runs with all hooks every `HOOK_STEPS` local steps, and always if the user has hooks. Checkpoints
+    StepHook, and to the user's hooks if there are any; a step runs with all hooks every `HOOK_STEPS` local steps. Checkpoints
     are saved when they are due.
 
     Args:
       ops: graph.TrainOps.
       step_hook: StepHook.
       fetches: as the StepHook's.
-      always: run every step with all hooks.
+      always: every step is to be seen by hooks: the `user_hooks` if they are set, else all.
       skips_bad_numbers: go on after a step that failed its check for NaN and Inf.
       is_ps_lost: function of an error: whether it comes of a ps that was lost.
     """
@@ -297,6 +300,7 @@ class StepRunner:
         self.checkpoint_hook: Any = None
         self.wait_hook: Any = None
         self.update_loops: list[Any] = []
+        self.user_hooks: list[Any] = []
         self._start: Any = None
         self._add: Any = None
         self._num_adds = 0
@@ -347,9 +351,12 @@ class StepRunner:
     def _prepare(self):
         make = self._session.make_callable
         step = make([self._step, self._fetches])
+        hooked = (
+            HookedSteps(self._session, self._step, self._fetches, self.user_hooks) if self._always else None
+        )
         if not self._num_adds:
-            return Calls(step)
-        return Calls(step, make(self._start), make([self._add, self._fetches["examples"]]))
+            return Calls(step, hooked=hooked)
+        return Calls(step, make(self._start), make([self._add, self._fetches["examples"]]), hooked)
 
     def _run_batches(self):
         """All batches of a step but the last."""
@@ -364,12 +371,15 @@ class StepRunner:
         else:
             for update_loop in self.update_loops:
                 update_loop.check()
-            self._step_hook.follow(self._calls.step()[1])
+            if self._always:
+                self._calls.hooked.run(self._step_hook.follow)
+            else:
+                self._step_hook.follow(self._calls.step()[1])
             if self.checkpoint_hook is not None and self.checkpoint_hook.is_due(self._step_hook.step):
                 self.checkpoint_hook.save_if_due(self._session)
 
     def _wants_hooks(self):
-        return self._always or self._count % self.HOOK_STEPS == 0
+        return self._count % self.HOOK_STEPS == 0 or (self._always and not self.user_hooks)
 
 
 class RateMeter:

@@ -151,6 +151,7 @@ def make(
             is_ps_lost,
             runtime.timeouts.peer_timeout_secs,
         )
+        step_runner.user_hooks = [*hooks, notice]
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)

@@ -16,7 +16,7 @@ LAYERS = (
     "compat addresses packages messages step_trace",
     "wire",
     "cluster logs transport profile",
-    "config model net isolation board lost reports datasets checkpoints restoring fingerprint alike flat_variable prefetch split_variable autotune rewiring",
+    "config model net isolation board lost reports datasets checkpoints restoring fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
     "task_context admission splitting fusing",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall",

@@ -1,0 +1,118 @@
+"""Steps with the user's hooks alone: each hook sees what MonitoredSession would show it."""
+
+import pytest
+
+from ps_train.compat import tf, tf1
+from ps_train.hooked_steps import MAX_KNOWN, HookedSteps
+
+pytestmark = pytest.mark.graph
+
+
+class Hook(tf1.train.SessionRunHook):
+    """Notes what it is given; `ask` gives the SessionRunArgs of a step."""
+
+    def __init__(self, ask=lambda context: None, stops_at=0):
+        self._ask, self._stops_at = ask, stops_at
+        self.results, self.contexts, self.metadata = [], [], []
+
+    def before_run(self, run_context):
+        return self._ask(run_context)
+
+    def after_run(self, run_context, run_values):
+        self.contexts.append(run_context)
+        self.results.append(run_values.results)
+        self.metadata.append(run_values.run_metadata)
+        if len(self.results) == self._stops_at:
+            run_context.request_stop()
+
+
+class Session(tf1.Session):
+    """Counts the calls that it had to make."""
+
+    num_made = num_runs = 0
+
+    def make_callable(self, *args, **kwargs):
+        self.num_made += 1
+        return super().make_callable(*args, **kwargs)
+
+    def run(self, *args, **kwargs):
+        self.num_runs += 1
+        return super().run(*args, **kwargs)
+
+
+@pytest.fixture
+def model():
+    """(session, step, figures, a tensor, a placeholder that is part of it)."""
+    with tf1.Graph().as_default(), Session() as session:
+        counter = tf1.get_variable("counter", initializer=0)
+        fed = tf1.placeholder_with_default(10, [])
+        with tf1.control_dependencies([counter.assign_add(1).op]):
+            after = counter.read_value()
+        session.run(tf1.global_variables_initializer())
+        session.num_runs = 0
+        yield session, after.op, {"global_step": after}, after + fed, fed
+
+
+def test_each_hook_gets_its_fetches_and_the_figures_come_first(model):
+    session, step, figures, tensor, _ = model
+    nested = {"a": tensor, "b": [tensor, tensor]}
+    hooks = [
+        Hook(lambda context: tf1.train.SessionRunArgs(tensor)), Hook(), Hook(lambda c: tf1.train.SessionRunArgs(nested))
+    ]  # fmt: skip
+    steps, seen = HookedSteps(session, step, figures, hooks), []
+    for _ in range(3):
+        steps.run(lambda values: seen.append((int(values["global_step"]), len(hooks[0].results))))
+    assert seen == [(1, 0), (2, 1), (3, 2)]
+    assert hooks[0].results == [11, 12, 13] and hooks[1].results == [None] * 3
+    assert hooks[2].results[-1] == {"a": 13, "b": [13, 13]}
+    assert (session.num_made, session.num_runs) == (1, 0), "one call for all"
+    assert hooks[0].contexts[0].original_args.fetches is step and hooks[0].contexts[0].session is session
+
+
+def test_a_hook_may_want_one_thing_and_then_another(model):
+    session, step, figures, tensor, _ = model
+    wanted = iter([None, tf1.train.SessionRunArgs(tensor)] * 3)
+    hook = Hook(lambda context: next(wanted))
+    steps = HookedSteps(session, step, figures, [hook])
+    for _ in range(6):
+        steps.run(lambda values: None)
+    assert hook.results == [None, 12, None, 14, None, 16] and session.num_made == 2
+
+
+def test_what_is_ever_new_is_not_kept(model):
+    session, step, figures, tensor, _ = model
+    hook = Hook(lambda context: tf1.train.SessionRunArgs([tensor]))
+    steps = HookedSteps(session, step, figures, [hook])
+    for _ in range(MAX_KNOWN + 2):
+        steps.run(lambda values: None)
+    assert hook.results[-1] == [10 + MAX_KNOWN + 2]
+    assert (session.num_made, session.num_runs) == (MAX_KNOWN, 2)
+
+
+def test_feeds_and_options(model):
+    session, step, figures, tensor, fed = model
+    options = tf1.RunOptions(output_partition_graphs=True)
+    hooks = [
+        Hook(lambda context: tf1.train.SessionRunArgs(tensor, feed_dict={fed: 90})),
+        Hook(lambda context: tf1.train.SessionRunArgs(None, options=options)),
+    ]
+    HookedSteps(session, step, figures, hooks).run(lambda values: None)
+    assert hooks[0].results == [91] and hooks[1].metadata[0].partition_graphs
+
+
+def test_a_stop_that_one_hook_asks_for_is_seen_by_the_next(model):
+    session, step, figures, tensor, _ = model
+    hooks = [Hook(stops_at=2), Hook()]
+    steps = HookedSteps(session, step, figures, hooks)
+    for _ in range(2):
+        steps.run(lambda values: None)
+    assert [context.stop_requested for context in hooks[1].contexts] == [False, True]
+
+
+def test_an_error_reaches_the_caller_and_no_hook(model):
+    session, step, figures, tensor, _ = model
+    bad = tf.debugging.check_numerics(tf.constant(float("nan")), "bad")
+    hook = Hook(lambda context: tf1.train.SessionRunArgs(bad))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
+        HookedSteps(session, step, figures, [hook]).run(lambda values: None)
+    assert hook.results == []
