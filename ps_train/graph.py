@@ -21,6 +21,8 @@ from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 
+INPUT = "ps_train/input"
+
 
 class TrainOps(NamedTuple):
     """What a worker runs each step, and what its session needs.
@@ -91,7 +93,9 @@ def build_train(context, config, model):
             _note_default_model(config)
             params = WatchedParams(config.model_params)
             where = InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, params)
-            _, (features, labels) = build_input(model, where, context.worker_device + "/device:CPU:0")
+            shared_name = INPUT if context.autotune or context.cluster.is_colocated else None
+            device = context.worker_device + "/device:CPU:0"
+            _, (features, labels) = build_input(model, where, device, shared_name)
             spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
             if context.is_chief:  # one for the job
                 for line in params.unread(may_be_read=functools.partial(mentions, model)):

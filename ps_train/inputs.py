@@ -5,30 +5,28 @@
 
 The input lives on one task, starts from its first element with every run of this op, and ends with OutOfRangeError.
 
-The iterator has a name of its own, and so is the same in all sessions on its graph, and stays when they are closed, until the
-process ends or the input starts anew.
-One without a name is deleted by the server in the middle of closing the session, and waits there for tf.data's tuning thread,
-which at times misses that it is cancelled and sleeps on for as long as its period is, up to a minute (TensorFlow 2.21,
-`Model::OptimizeLoop`); until then that server answers nobody, which is fatal where a worker's process is a ps, too.
+An iterator with a name (`shared_name`) is the same in all sessions on its graph and outlives them. Its dataset has no tuning thread
+of tf.data's, if the user's options do not ask for one: whoever deletes an iterator waits for that thread, which at times misses that
+it is cancelled and sleeps on for as long as its period is, up to a minute (TensorFlow 2.21, `Model::OptimizeLoop`). A session that is
+closed deletes one without a name under locks of its server, which then answers nobody; that is fatal where a worker's process is
+a ps, too, and where it is, the iterator has a name.
 """
-
-import itertools
 
 from ps_train.compat import tf, tf1
 from ps_train.model import call_input_fn, split_element
 
 ITERATORS = "ps_train/iterators"
 DATASETS = "ps_train/datasets"
-_numbers = itertools.count()  # a process may build several graphs
 
 
-def build_input(model, context, device):
+def build_input(model, context, device, shared_name=None):
     """Builds the input of one task.
 
     Args:
       model: the user's Model.
       context: InputContext.
       device: where it runs.
+      shared_name: of the iterator, on the device's task; None: each session has its own.
 
     Returns:
       (dataset, (features, labels)): the dataset and the tensors of its next element.
@@ -36,12 +34,22 @@ def build_input(model, context, device):
     with tf1.device(device):
         dataset = call_input_fn(model, context)
         tf1.add_to_collection(DATASETS, dataset)
-        iterator = tf1.data.make_initializable_iterator(dataset, f"ps_train/input_{next(_numbers)}")
+        iterated = dataset if shared_name is None else _without_tuning(dataset)
+        iterator = tf1.data.make_initializable_iterator(iterated, shared_name)
         tf1.add_to_collection(ITERATORS, iterator.initializer)
         # An error of this op at run time is blamed on the op that it stems from: the dataset, made at a line of the user's.
         with tf1.get_default_graph()._original_op(dataset._variant_tensor.op):
             element = iterator.get_next()
         return dataset, split_element(element)
+
+
+def _without_tuning(dataset):
+    """Parallel calls and buffers of AUTOTUNE keep the sizes that they begin with, which suit the host's processors."""
+    if dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def build_input_init():
