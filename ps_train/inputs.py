@@ -12,6 +12,8 @@ closed deletes one without a name under locks of its server, which then answers 
 a ps, too, and where it is, the iterator has a name.
 """
 
+import warnings
+
 from ps_train.compat import tf, tf1
 from ps_train.model import call_input_fn, split_element
 
@@ -45,7 +47,10 @@ def build_input(model, context, device, shared_name=None):
 
 def _without_tuning(dataset):
     """Parallel calls and buffers of AUTOTUNE keep the sizes that they begin with, which suit the host's processors."""
-    if dataset.options().autotune.enabled is not None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a graph's options are those which its own functions gave
+        is_chosen = dataset.options().autotune.enabled is not None
+    if is_chosen:
         return dataset
     options = tf.data.Options()
     options.autotune.enabled = False
