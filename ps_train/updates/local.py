@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
-from ps_train.split_variable import parts_of
 from ps_train.transport import ancestors, is_in_control_flow, reroute
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.finite import check_gradients
+from ps_train.updates.wrapped import WrappedOptimizer
 
 COPIES = "ps_train/local_copies"
 _SHAPES = ("VariableShape", "VarIsInitializedOp")  # the same for a copy
@@ -56,7 +56,7 @@ class _Copy(NamedTuple):
     value: Any
 
 
-class LocalOptimizer(tf1.train.Optimizer):
+class LocalOptimizer(WrappedOptimizer):
     """Applies an optimizer to the worker's copies, and a rule to the difference.
 
     Args:
@@ -69,21 +69,13 @@ class LocalOptimizer(tf1.train.Optimizer):
     """
 
     def __init__(self, optimizer, rule):
-        super().__init__(use_locking=False, name=optimizer.get_name())
-        self._optimizer, self._rule = optimizer, rule
-        self._loss: Any = None
+        super().__init__(optimizer)
+        self._rule = rule
         self._copies: dict[Any, Any] = {}
         self.start: Any = None
         self.add: Any = None
         self.push: Any = None
         self.results: Any = None
-
-    def compute_gradients(self, loss, var_list=None, *args, **kwargs):
-        """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
-        self._loss = None if callable(loss) else loss
-        if var_list is not None or args:
-            args = (parts_of(var_list), *args)
-        return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """The op of a round's last batch, which pushes; see the module for those before it.
@@ -119,14 +111,6 @@ class LocalOptimizer(tf1.train.Optimizer):
     def get_slot(self, var, name):
         """As the wrapped optimizer's, of the worker's copy of a variable."""
         return self._optimizer.get_slot(self._copies.get(var.ref(), var), name)
-
-    def get_slot_names(self):
-        """As the wrapped optimizer's."""
-        return self._optimizer.get_slot_names()
-
-    def variables(self):
-        """As the wrapped optimizer's: local variables."""
-        return self._optimizer.variables()
 
 
 def _copy(gradient, variable):

@@ -4,33 +4,19 @@ optimizer = DistributedOptimizer(tf1.train.AdamOptimizer(1e-3))   # in a model_f
 train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
 """
 
-from typing import Any
-
 from ps_train import task_context
 from ps_train.compat import tf1
 from ps_train.errors import ModelError
-from ps_train.split_variable import parts_of
 from ps_train.updates import sync
 from ps_train.updates.local import LocalOptimizer
 from ps_train.updates.parcels import in_order, send_gradients
+from ps_train.updates.wrapped import WrappedOptimizer
 
 COLLECTION = "ps_train/distributed_optimizers"
 
 
-class AsyncOptimizer(tf1.train.Optimizer):
+class AsyncOptimizer(WrappedOptimizer):
     """Applies each worker's gradients as they come; the wrapped optimizer does all the work."""
-
-    def __init__(self, optimizer):
-        super().__init__(use_locking=False, name=optimizer.get_name())
-        self._optimizer = optimizer
-        self._loss: Any = None
-
-    def compute_gradients(self, loss, var_list=None, *args, **kwargs):
-        """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
-        self._loss = None if callable(loss) else loss
-        if var_list is not None or args:
-            args = (parts_of(var_list), *args)
-        return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """As the wrapped optimizer's, of gradients that were checked for NaN and Inf."""
@@ -46,18 +32,6 @@ class AsyncOptimizer(tf1.train.Optimizer):
             with tf1.device(parcel.variables[0].device):
                 pieces += parcel.unpack(parcel.gradient)
         return in_order(pieces, grads_and_vars)
-
-    def get_slot(self, *args, **kwargs):
-        """As the wrapped optimizer's."""
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self):
-        """As the wrapped optimizer's."""
-        return self._optimizer.get_slot_names()
-
-    def variables(self):
-        """As the wrapped optimizer's."""
-        return self._optimizer.variables()
 
 
 class _CountedSyncOptimizer(sync.SyncReplicasOptimizer):
