@@ -142,9 +142,8 @@ class SessionCreator(tf1.train.SessionCreator):
             self._variables = tf1.global_variables()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(self._variables))
             self._global_step = tf1.train.get_global_step()
-        self.rewiring = (
-            threading.Lock()
-        )  # held while the graph's wiring changes, or a session of another thread takes it
+        # Held while the graph's wiring changes, or a session of another thread takes it.
+        self.rewiring = threading.Lock()
         self.fused: Any = None  # what became of small variables; see `fusing`
         self.first_pull: Any = None  # op to be run before the first step; see `prefetch`
 
@@ -312,9 +311,8 @@ class SessionCreator(tf1.train.SessionCreator):
         # The chief may have said so to a ps that came back.
         if self._runtime.monitor.view().record("job").get("is_over"):
             raise JobOverError("the job has come to its end")
-        if self._runtime.context.is_chief:
-            return
-        if not self._other_runs() and ended_since(self._train_dir, self._runtime.report.started):
+        is_late = not context.is_chief and not self._other_runs()
+        if is_late and ended_since(self._train_dir, self._runtime.report.started):
             raise JobOverError("the job ended while this task was starting")
 
     def _advice(self):

@@ -100,10 +100,7 @@ class Cluster:
         if problems:
             raise UsageError.from_problems(problems)
         if self.is_colocated:
-            addresses = (self._jobs()[task.job] for task in self.training_tasks)
-            held = (
-                dict(hosts)[task.index] for hosts, task in zip(addresses, self.training_tasks, strict=True)
-            )
+            held = (self.address(task) for task in self.training_tasks)
             object.__setattr__(self, "ps", tuple(enumerate(held)))
 
     @classmethod

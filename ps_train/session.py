@@ -67,9 +67,7 @@ class TaskRuntime:
     )  # saves the model from another thread; set where there is a checkpoint
     graph: object = None  # that is trained, once it is built
     left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
-    shard: Any = (
-        None  # of the ps in this process: its TaskRuntime; None where ps tasks have processes of their own
-    )
+    shard: Any = None  # the TaskRuntime of the ps in this process, if there is one
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
 
 
