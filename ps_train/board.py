@@ -54,6 +54,7 @@ CLOSED = "connection closed"
 UNRESOLVED = "the host's name cannot be resolved"
 REFUSED = "connection refused (nothing listens there)"
 NO_ANSWER = "no answer"
+TIMED_OUT = "connection timed out"
 NOT_TENSORFLOW = "something answers that is not a TensorFlow server"
 
 
@@ -284,9 +285,9 @@ def _reason(grpc, error, timeout_secs):
         ("http2", NOT_TENSORFLOW),
         ("No route to host", "no route to host"),
         ("Network is unreachable", "the network is unreachable"),
-        ("timed out", "connection timed out"),
-        ("FD Shutdown", "connection timed out"),
-        ("tcp handshaker shutdown", "connection timed out"),
+        ("timed out", TIMED_OUT),
+        ("FD Shutdown", TIMED_OUT),
+        ("tcp handshaker shutdown", TIMED_OUT),
         ("Connection reset", CLOSED),
         ("Socket closed", CLOSED),
     ):

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps_train.addresses import address_problem, comparable
+from ps_train.addresses import address_problem, comparable, split_address
 from ps_train.errors import EXIT_PERMANENT, UsageError
 from ps_train.wording import nearest, shown
 
@@ -237,6 +237,15 @@ class Cluster:
         if task not in self.ps_tasks:
             self.check_member(task)
         return dict(self._jobs()[task.job])[task.index]
+
+    def num_on_host_of(self, task: TaskId) -> int:
+        """How many processes of the cluster, that of `task` among them, its lists put on one host by the same name.
+
+        >>> Cluster.from_hosts("localhost:1,ps1:1", "127.0.0.1:2,ps1:2,ps1:3").num_on_host_of(TaskId("worker", 1))
+        3
+        """
+        hosts = [split_address(comparable(self.address(other)))[0] for other in self.tasks]
+        return hosts.count(split_address(comparable(self.address(task)))[0])
 
     def check_member(self, task: TaskId) -> None:
         """Raises `UsageError` if no process of the cluster is `task`. The evaluator never is in it."""

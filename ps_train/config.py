@@ -175,6 +175,8 @@ class TrainConfig:
     """Batches of a worker's step, by which it trains a copy of its own, whose difference is pushed."""
     autotune: bool = False
     """Try what the flags allow of pack_bytes, wire_dtype and prefetch for some steps each, and keep the fastest."""
+    tune_process: bool = True
+    """Freed memory stays with the process, for the next step; threads that share processors with other tasks do not spin."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0

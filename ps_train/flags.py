@@ -89,6 +89,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("accumulate_steps", int, "batches of a worker's step, whose mean gradient is pushed"),
         _field("local_steps", int, "batches that a worker trains a copy of its own with before it pushes"),
         _field("autotune", bool, "try transports for some steps each at the start, and keep the fastest"),
+        _field(
+            "tune_process", bool, "freed memory is kept for the next step; no spinning on shared processors"
+        ),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (

@@ -58,6 +58,7 @@ class Server:
       startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs: bounds of the waits, as the flags.
       stall_secs: how long no step may complete before what the task waits for is logged, as the flag.
       pack_bytes: the size up to which variables and gradients travel together, as the flag; 0: each by itself.
+      tune_process: whether freed memory is kept and spinning left off on shared processors, as the flag.
 
     Raises:
       UsageError: the cluster's description is wrong or the task is not in it.
@@ -82,6 +83,7 @@ class Server:
         shutdown_timeout_secs=30.0,
         stall_secs=30.0,
         pack_bytes=AUTO_PACK_BYTES,
+        tune_process=True,
     ):
         _end_with_status_of_errors()
         if protocol not in (None, "grpc") or not start:
@@ -98,7 +100,7 @@ class Server:
         )
         is_main = threading.current_thread() is threading.main_thread()
         report = Report(task, is_chief=cluster.is_chief(task))
-        context = task_context.TaskContext(task, cluster, pack_bytes=pack_bytes)
+        context = task_context.TaskContext(task, cluster, pack_bytes=pack_bytes, tune_process=tune_process)
         self.runtime = start_task(context, report, timeouts, handle_signals=is_main, config=config)
         self.has_left = self.has_session = False
         _servers[self.target] = self

@@ -351,7 +351,11 @@ class SignalInbox:
 
     def wait(self, timeout_secs: float) -> list[int]:
         """Waits for a signal; those other than SIGCHLD, in order."""
-        select.select([self._read_fd], [], [], timeout_secs)
+        inbox = (
+            select.poll()
+        )  # select() takes no file number above 1023, which a process with many servers has
+        inbox.register(self._read_fd, select.POLLIN)
+        inbox.poll(timeout_secs * 1000)
         try:
             numbers = os.read(self._read_fd, 4096)
         except BlockingIOError:

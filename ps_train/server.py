@@ -6,11 +6,12 @@
 In this order, once per process:
 
 1. proxies for gRPC are taken out of the environment: TensorFlow would send even loopback traffic through `http_proxy`,
-   and hang; a ps hides the GPUs from itself, or it would take all their memory;
+   and hang; a ps hides the GPUs from itself, or it would take all their memory; freed memory is kept (`allocator`);
 2. `GRPC_FAIL_FAST=true`: a call to a dead task fails at once instead of waiting for ever for it to come back; waiting is
    ours to do, with a bound (`session`, `liveness`);
 3. the port is tried, so that one that is taken is said in one line;
-4. the server starts. It has no stop: it ends with the process.
+4. the server starts. It has no stop: it ends with the process. Where the tasks on a host are as many as its processors, or
+   more, its threads do not spin while they wait: they would take the processor from another task.
 
 TensorFlow's server authenticates nobody and listens on every interface, whatever host the cluster names.
 """
@@ -19,19 +20,22 @@ import errno
 import os
 import socket
 
+from ps_train import allocator
 from ps_train.addresses import split_address
 from ps_train.compat import PROXY_VARIABLES, tf, tf1
 from ps_train.errors import PeerLostError, UsageError
 from ps_train.logs import log
+from ps_train.processors import num_cores
 
 
-def start_server(cluster, task, config=None):
+def start_server(cluster, task, config=None, tunes_process=True):
     """Starts this process's server.
 
     Args:
       cluster: a Cluster with `task` in it.
       task: the TaskId to be.
       config: `tf1.ConfigProto` for the server's devices.
+      tunes_process: whether freed memory is kept and spinning is left off, or all is as glibc and TensorFlow have it.
 
     Raises:
       UsageError: the task is not in the cluster.
@@ -39,12 +43,14 @@ def start_server(cluster, task, config=None):
     """
     cluster.check_member(task)
     prepare_environment(task)
+    if tunes_process:
+        allocator.keep_freed_memory()
     address, named = cluster.address(task), cluster.server_task(task)
     check_port(task, address)
     try:
         return tf1.train.Server(
             tf.train.ClusterSpec(cluster.as_server_dict()), job_name=named.job, task_index=named.index,
-            config=_server_config(cluster, task, config), start=True,
+            config=_server_config(cluster, task, config, tunes_process), start=True,
         )  # fmt: skip
     except tf.errors.UnknownError as error:
         raise PeerLostError(
@@ -67,9 +73,16 @@ def session_config(cluster, task, config=None):
     return merged
 
 
-def _server_config(cluster, task, config):
+def _server_config(cluster, task, config, tunes_process):
     """A server adds its own filters to those of each session: one that serves boards and trains has none."""
-    return config if cluster.is_colocated else session_config(cluster, task, config)
+    merged = tf1.ConfigProto()
+    if not cluster.is_colocated:
+        merged.CopyFrom(session_config(cluster, task, config))
+    elif config is not None:
+        merged.CopyFrom(config)
+    if tunes_process and cluster.num_on_host_of(task) >= num_cores():
+        merged.experimental.disable_thread_spinning = True
+    return merged
 
 
 def prepare_environment(task):

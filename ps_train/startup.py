@@ -41,7 +41,7 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     """
     task, cluster = context.task, context.cluster
     task_context.set_current(context)
-    tf_server = server.start_server(cluster, task, config)
+    tf_server = server.start_server(cluster, task, config, context.tune_process)
     monitor = _make_monitor(task, cluster)
     timeouts = timeouts or session.Timeouts()
     runtime = session.TaskRuntime(context, tf_server.target, monitor, None, report, timeouts, config)

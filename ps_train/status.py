@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ps_train.board import NO_ANSWER, Board, BoardError
+from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED, Board, BoardError
 from ps_train.cluster import ENDED, Cluster, TaskId
 from ps_train.stall import describe_round
 from ps_train.updates.standing import LedgerReader, Standing
@@ -385,7 +385,7 @@ def as_text(status: Status) -> str:
 def why_unanswered(status: Status) -> str:
     """A line for when no ps has answered."""
     ps = [task for task in status.tasks if task.state == NO_ANSWER]
-    if any(remark.startswith(NO_ANSWER) for task in ps for remark in task.remarks):
+    if any(remark not in (REFUSED, UNRESOLVED, NOT_TENSORFLOW) for task in ps for remark in task.remarks):
         return (
             "No ps answers, and not all of them are gone: those are stopped, too busy, or cut off by the network. Look on "
             "their hosts; or check --ps_hosts."

@@ -29,6 +29,7 @@ class TaskContext:
       partition: 'none' or 'auto': whether large variables are split over the ps tasks; see `splitting`.
       local_steps: batches that a worker trains a copy of its own with before it pushes; see `updates.local`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
+      tune_process: whether the process is set up for training; see `server.start_server`.
     """
 
     task: TaskId
@@ -46,6 +47,7 @@ class TaskContext:
     partition: str = "none"
     local_steps: int = 1
     autotune: bool = False
+    tune_process: bool = True
 
     @property
     def is_chief(self):

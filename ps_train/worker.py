@@ -195,7 +195,9 @@ def _judge_workers(runtime, view, bound, needs_all=True):
 def _last_word(record):
     if record.get("state") in ("failed", "stopped"):
         return record.get("reason", record["state"])
-    return f"last seen at global step {record.get('step')}"
+    if record.get("step") is None:
+        return "had not made a step yet when last seen"
+    return f"last seen at global step {record['step']}"
 
 
 def drop_fetches(context, optimizers):

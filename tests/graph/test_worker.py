@@ -114,6 +114,12 @@ def test_one_that_was_stopped_is_said_to_be():
     )  # fmt: skip
 
 
+def test_one_that_was_lost_before_its_first_step_is_said_to_be():
+    assert judge({"worker:0": {"state": "training"}}, {"worker:0": 61}) == (
+        "gone for 60 s: worker:0 at w0:1 (had not made a step yet when last seen)", 138,
+    )  # fmt: skip
+
+
 def test_a_backup_worker_is_not_needed():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=2) is None
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=3) is not None

@@ -84,6 +84,7 @@ EVERY_SETTING = TrainConfig(
     local_steps=6,
     topk=0.25,
     autotune=True,
+    tune_process=False,
     seed=5,
     profile_steps=12,
     report_file="r.json",

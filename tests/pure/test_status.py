@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from ps_train import flags, status
+from ps_train import board, flags, status
 from ps_train.cluster import Cluster, TaskId
 from ps_train.commands.status import make_config
 from ps_train.errors import UsageError
-from ps_train.status import Sight, as_dict, as_text, summarize
+from ps_train.status import Sight, as_dict, as_text, summarize, why_unanswered
 from ps_train.updates.standing import Standing
 
 SHARES = [["ps:0", 4_000_000, 3], ["ps:1", 12_000_000, 1]]
@@ -172,6 +172,23 @@ def test_a_ps_that_does_not_answer():
     assert as_text(none) == (
         "task  state      host\nps:1  no answer  p1:1\nps:1: connection refused (nothing listens there)"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_gone"),
+    [
+        (board.REFUSED, True),
+        (board.UNRESOLVED, True),
+        (board.NOT_TENSORFLOW, True),
+        (board.TIMED_OUT, False),
+        (f"{board.NO_ANSWER} in 2 s (host down)", False),
+        ("no route to host", False),
+    ],
+)
+def test_no_ps_answers(reason, is_gone):
+    dead = Sight(TaskId("ps", 0), "p0:1", reason=board.REFUSED)
+    seen = summarize([dead, Sight(TaskId("ps", 1), "p1:1", reason=reason)])
+    assert ("The job has ended" in why_unanswered(seen)) is is_gone
 
 
 def test_other_lists_than_the_job_s():
