@@ -1,6 +1,6 @@
 """A cluster of TensorFlow servers in this process, with a thread for each worker: what the tests of `updates` run on.
 
-servers = Servers(num_ps=2, num_workers=3)
+servers = lend_servers(num_ps=2, num_workers=3)             # for this test; as good as new
 job = Job(servers, "name of the test", build, quorum=2)     # build(worker's number) in each worker's graph
 job.run_workers(lambda k, session, optimizer: ...)          # the chief's update loop serves them; bounded
 """
@@ -36,7 +36,7 @@ def free_addresses(count):
 
 
 class Servers:
-    """Running servers; they live as long as the process, so that one set does for a module."""
+    """Running servers. They live as long as the process, each with some 260 threads: see `lend_servers`."""
 
     def __init__(self, num_ps, num_workers):
         addresses = free_addresses(num_ps + num_workers)
@@ -49,6 +49,31 @@ class Servers:
 
     def target(self, task):
         return self._servers[task].target
+
+    def reset(self):
+        """Ends all sessions and drops what they have made on the servers, but for containers with a name."""
+        for server in self._servers.values():
+            tf1.Session.reset(server.target)
+
+
+_idle, _lent = {}, []
+
+
+def lend_servers(num_ps, num_workers):
+    """Servers for the test that runs, which an earlier one may have had."""
+    size = num_ps, num_workers
+    idle = _idle.setdefault(size, [])
+    servers = idle.pop() if idle else Servers(num_ps, num_workers)
+    _lent.append((size, servers))
+    return servers
+
+
+def take_servers_back():
+    """At the end of each test: by conftest.py."""
+    while _lent:
+        size, servers = _lent.pop()
+        servers.reset()
+        _idle[size].append(servers)
 
 
 class Job:

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import PACK, Run, build, deep, input_fn
 
 from ps_train import autotune, task_context
@@ -22,11 +22,6 @@ pytestmark = pytest.mark.graph
 STEPS = 3
 
 
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
-
-
 class Parts:
     """What the hook tells a SessionCreator and a StepRunner."""
 
@@ -40,7 +35,7 @@ class TunedRun:
     """One graph with all the ways that its flags allow, and a session for each use of one."""
 
     def __init__(self, **flags):
-        self._servers = Servers(num_ps=2, num_workers=1)
+        self._servers = lend_servers(num_ps=2, num_workers=1)
         context = task_context.TaskContext(
             TaskId("worker", 0), self._servers.cluster, autotune=True, pack_bytes=PACK, **flags
         )
@@ -73,7 +68,7 @@ class TunedRun:
 
 def expected(setting, fuse_bytes, count=STEPS):
     run = Run(
-        servers := Servers(num_ps=2, num_workers=1),
+        servers := lend_servers(num_ps=2, num_workers=1),
         build(
             servers, deep(), setting.pack_bytes, wire_dtype=setting.wire_dtype, fuse_bytes=fuse_bytes,
             prefetches=setting.prefetch,

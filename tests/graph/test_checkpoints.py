@@ -146,8 +146,7 @@ def test_variables_that_do_not_fit(tmp_path):
 
 
 @pytest.mark.parametrize(("model", "is_told"), [(None, True), ("ps_train.builtin_model", False)])
-def test_the_checkpoint_of_another_model_where_no_model_is_given(tmp_path, monkeypatch, model, is_told):
-    monkeypatch.setattr(task_context, "_current", [])
+def test_the_checkpoint_of_another_model_where_no_model_is_given(tmp_path, model, is_told):
     (path,) = save(str(tmp_path))
     config, builtin = TrainConfig(model=model), load_model("ps_train.builtin_model")
     context = task_context.TaskContext(TaskId("worker", 0), Cluster.from_hosts("p0:1", "w0:1"), "async")

@@ -8,7 +8,6 @@ import pathlib
 import pytest
 
 import ps_train
-from ps_train import task_context
 
 pytestmark = pytest.mark.graph
 PACKAGE = pathlib.Path(ps_train.__file__).parent
@@ -28,7 +27,6 @@ def test_module_says_what_it_is_for(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_module(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task_context, "_current", [])
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(
         module,

@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import OPTIMIZERS, PACK, Run, build, deep
 
-from ps_train import alike, fusing, task_context
+from ps_train import alike, fusing
 from ps_train.compat import tf, tf1
 from ps_train.model import ModelSpec
 
@@ -25,14 +25,9 @@ ALL_OPTIMIZERS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=2, num_workers=1)
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
+    return lend_servers(num_ps=2, num_workers=1)
 
 
 def assert_same(plain, other, rtol=0.0):
@@ -72,7 +67,7 @@ def test_of_a_step_one_tensor_goes_each_way(servers):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_fusing_changes_no_bit_of_a_synchronous_update(name):
-    servers = Servers(num_ps=2, num_workers=1)  # the only worker, so that sums have one order
+    servers = lend_servers(num_ps=2, num_workers=1)  # the only worker, so that sums have one order
     found = []
     for fuse_bytes in (0, FUSE):
         run = Run(servers, build(servers, deep(OPTIMIZERS[name]), PACK, "sync", fuse_bytes=fuse_bytes))
@@ -364,7 +359,7 @@ def test_flat_variables_are_rounded_on_the_way_as_others_are(servers, dtype):
 
 
 def test_all_workers_make_the_same_pieces():
-    servers = Servers(num_ps=2, num_workers=3)
+    servers = lend_servers(num_ps=2, num_workers=3)
     layouts = []
     for index in range(3):
         for update in ("async", "sync"):

@@ -40,7 +40,6 @@ GOOD = "loss = tf.reduce_mean(features) * tf1.get_variable('w', [])"
 def build(tmp_path, monkeypatch):
     """Builds a worker's graph of MODEL with the given lines."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task_context, "_current", [])
 
     def build_train(model_fn=GOOD, input_fn="", update="async", params=None, task="worker:0"):
         (tmp_path / "mine.py").write_text(MODEL.format(input_fn=input_fn, model_fn=model_fn))
@@ -196,7 +195,6 @@ def test_a_param_that_is_read_only_later_is_not_warned_of(build, caplog, monkeyp
 
 def test_the_builtin_models_params_are_watched_too(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    monkeypatch.setattr(task_context, "_current", [])
     config = TrainConfig(model_params=Params(hiden=3, learning_rate=0.1))
     context = task_context.TaskContext(TaskId("worker", 0), Cluster.from_hosts("p0:1", "w0:1"), "async")
     task_context.set_current(context)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import OPTIMIZERS, PACK, Run, build, deep, input_fn
 
 from ps_train import fingerprint, task_context
@@ -20,20 +20,15 @@ K = 3
 RATE = 0.0625  # the same in float32, in which TensorFlow has it
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
     """For graphs that are not run."""
-    return Servers(num_ps=1, num_workers=2)
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
+    return lend_servers(num_ps=1, num_workers=2)
 
 
 def run_on_own_servers(model_fn, *args, num_ps=2, **kwargs):
     """Copies are a worker's, by the names of their places in the graph: one graph for each process, as in a job."""
-    servers = Servers(num_ps=num_ps, num_workers=1)
+    servers = lend_servers(num_ps=num_ps, num_workers=1)
     return Run(servers, build(servers, model_fn, *args, **{"local_steps": K, **kwargs}))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 
 from ps_train import graph as graph_lib
 from ps_train import placement, task_context
@@ -20,11 +20,6 @@ WORKER = "/job:worker/task:1"
 
 def context_of(index=1, update="async"):
     return task_context.TaskContext(TaskId("worker", index), CLUSTER, update)
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
 
 
 @pytest.fixture
@@ -65,7 +60,7 @@ def test_string_variable(scope, use_resource):
 
 def test_variables_are_read_and_written_beside_them():
     """As the runtime places it: the GraphDef leaves reads to the worker, and the handle's device wins."""
-    servers = Servers(num_ps=2, num_workers=1)
+    servers = lend_servers(num_ps=2, num_workers=1)
     context = task_context.TaskContext(TaskId("worker", 0), servers.cluster)
     with tf1.Graph().as_default() as graph, placement.scope(context):
         a, b = (tf1.get_variable(name, [2]) for name in "ab")

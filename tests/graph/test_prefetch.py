@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import PACK, Run, build, deep
 
-from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.model import ModelSpec
 
@@ -15,13 +14,8 @@ WAYS = {"apart": (0, 0), "packed": (PACK, 0), "fused": (PACK, 1 << 20)}
 
 def run_on_own_servers(model_fn, *args, **kwargs):
     """What is kept is a worker's, by the name of its place in the graph: one graph for each process, as in a job."""
-    servers = Servers(num_ps=2, num_workers=1)
+    servers = lend_servers(num_ps=2, num_workers=1)
     return Run(servers, build(servers, model_fn, *args, **kwargs))
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
 
 
 def pair(features, labels):

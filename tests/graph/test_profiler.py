@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 from fakes import Clock, FakeGuard, FakeMonitor, FakeRuntime, FakeView
-from in_process import Servers
+from in_process import lend_servers
 
 from ps_train import placement, profiler, step_trace, task_context
 from ps_train.cluster import TaskId
@@ -24,14 +24,9 @@ STEP_BYTES = 8  # the global step, fetched
 RATE_BYTES = 4  # the learning rate, if TensorFlow has not copied it to the ps
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=2, num_workers=2)
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
+    return lend_servers(num_ps=2, num_workers=2)
 
 
 @pytest.fixture

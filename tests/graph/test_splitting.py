@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import PACK, Run, build
 
 from ps_train import fingerprint, placement, splitting, task_context
@@ -30,13 +30,12 @@ OPTIMIZERS = {
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
     monkeypatch.setattr(splitting, "MIN_PART_BYTES", 48)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=2, num_workers=1)
+    return lend_servers(num_ps=2, num_workers=1)
 
 
 @pytest.fixture
@@ -143,7 +142,7 @@ def test_however_it_travels(servers, update, options):
 @pytest.mark.parametrize("options", [{"prefetches": True}, {"wire_dtype": "int8"}, {"topk": 0.5}], ids=str)
 def test_what_loses_something_on_the_way_still_learns(options):
     """A worker's own variables go by their place in the graph, so that each graph has servers of its own."""
-    own = Servers(num_ps=2, num_workers=1)
+    own = lend_servers(num_ps=2, num_workers=1)
     model_fn = model_of(OPTIMIZERS["sgd"])
     losses, _ = Run(own, build(own, model_fn, PACK, partition="auto", **options)).steps(12)
     assert losses[-1] < losses[0]
@@ -451,7 +450,7 @@ def test_random_ones_are_those_of_the_whole(servers):
 def test_checkpoints_go_both_ways_and_to_any_number_of_ps(servers, tmp_path):
     model_fn = model_of(OPTIMIZERS["adam"])
     kept = {}
-    others = {"one": Servers(num_ps=1, num_workers=1), "three": Servers(num_ps=3, num_workers=1)}
+    others = {"one": lend_servers(num_ps=1, num_workers=1), "three": lend_servers(num_ps=3, num_workers=1)}
     path = None
     for number, (on, partition) in enumerate(
         [

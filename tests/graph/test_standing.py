@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from in_process import DEADLINE_SECS, Job, Servers
+from in_process import DEADLINE_SECS, Job, lend_servers
 
 from ps_train.board import BoardError
 from ps_train.cluster import TaskId
@@ -26,9 +26,9 @@ def build(k):
     return optimizer, optimizer.minimize(loss, tf1.train.get_global_step())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=2, num_workers=2)
+    return lend_servers(num_ps=2, num_workers=2)
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import time
 import numpy as np
 import pytest
 from fakes import FakeGuard
-from in_process import Job, Servers
+from in_process import Job, lend_servers
 
-from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, PeerLostError, StoppedError, UsageError
 from ps_train.updates.rounds import MemberHook
@@ -19,9 +18,9 @@ pytestmark = pytest.mark.graph
 N = 3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=2, num_workers=N)
+    return lend_servers(num_ps=2, num_workers=N)
 
 
 @pytest.fixture
@@ -499,8 +498,7 @@ def test_no_gradient(graph):
     )
 
 
-def test_no_task(graph, monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
+def test_no_task(graph):
     w, step = tf1.get_variable("w", []), tf1.train.get_or_create_global_step()
     with pytest.raises(UsageError) as raised:
         SyncReplicasOptimizer(sgd(), 1).minimize(w * w, step)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import OPTIMIZERS, PACK, Run, build, deep
 
-from ps_train import task_context, transport
+from ps_train import transport
 from ps_train.compat import tf, tf1
 from ps_train.model import ModelSpec
 from ps_train.transport import pack
@@ -13,14 +13,9 @@ from ps_train.transport import pack
 pytestmark = pytest.mark.graph
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=2, num_workers=1)
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
+    return lend_servers(num_ps=2, num_workers=1)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -140,7 +135,7 @@ def test_a_synchronous_update_pulls_nothing_of_the_step_s(servers):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_packing_changes_no_bit_of_a_synchronous_update(name):
-    servers = Servers(num_ps=2, num_workers=1)  # the only worker, so that sums have one order
+    servers = lend_servers(num_ps=2, num_workers=1)  # the only worker, so that sums have one order
     found = []
     for pack_bytes in (0, PACK):
         run = Run(servers, build(servers, deep(OPTIMIZERS[name]), pack_bytes, "sync"))

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from in_process import Servers
+from in_process import lend_servers
 from stepping import PACK, Run, build
 
-from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.model import ModelSpec
 from ps_train.wire import BLOCK, MIN_QUANTIZED, SAMPLE, decode, encode, select, spread
@@ -13,14 +12,9 @@ from ps_train.wire import BLOCK, MIN_QUANTIZED, SAMPLE, decode, encode, select, 
 pytestmark = pytest.mark.graph
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers():
-    return Servers(num_ps=1, num_workers=1)
-
-
-@pytest.fixture(autouse=True)
-def no_task_left_behind(monkeypatch):
-    monkeypatch.setattr(task_context, "_current", [])
+    return lend_servers(num_ps=1, num_workers=1)
 
 
 def there_and_back(values, wire_dtype):
