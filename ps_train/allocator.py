@@ -6,8 +6,8 @@ A step allocates a tensor for each variable that is pulled and each gradient, an
 large back to the system at once, so that each step gets its pages anew, zeroed by the kernel. For large variables that cost
 more than the arithmetic. What is set, for the whole process (mallopt(3)):
 
-- nothing is returned to the system and nothing is mapped by itself (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD): the process stays as
-  large as it ever was;
+- nothing is returned to the system, and blocks below 2 GB are not mapped by themselves (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+  the process stays as large as it ever was. Where glibc takes no threshold above 32 MB, larger blocks are mapped as ever;
 - one arena (M_ARENA_MAX): others cannot hold blocks above 64 MB, which would be mapped after all.
 
 An allocator that is not glibc's, and settings of the user's own in the environment, are left alone.
@@ -15,9 +15,11 @@ An allocator that is not glibc's, and settings of the user's own in the environm
 
 import ctypes
 import os
+import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-_NEVER, _LARGEST = -1, 2**31 - 1
+_NEVER = -1
+_THRESHOLDS = 2**31 - 1, 2**25  # an older glibc takes no more than the second
 _PRELOAD = "LD_PRELOAD"
 _OWN_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 
@@ -26,8 +28,11 @@ def keep_freed_memory():
     """Has glibc keep freed memory; whether it does by this call."""
     if any(name.startswith(_OWN_SETTINGS) for name in os.environ) or "malloc" in os.environ.get(_PRELOAD, ""):
         return False
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
         return False
-    settings = ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _LARGEST), (_M_TRIM_THRESHOLD, _NEVER))
-    return all([libc.mallopt(*setting) for setting in settings])
+    # The threshold first: any of these settings ends glibc's own raising of it, from 128 kB on.
+    if not any(libc.mallopt(_M_MMAP_THRESHOLD, threshold) for threshold in _THRESHOLDS):
+        return False
+    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_M_ARENA_MAX, 1)
+    return True

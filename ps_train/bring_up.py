@@ -17,13 +17,13 @@ ever, silently, for a ps that does not come.
 import contextlib
 import functools
 import os
-import sys
 import threading
 import time
 from typing import Any
 
 from ps_train import fingerprint, restoring
 from ps_train.board import BoardError
+from ps_train.bounded_session import BoundedSession
 from ps_train.checkpoints import all_checkpoints, checkpoint_step, ended_since, finished_at, latest_checkpoint
 from ps_train.cluster import ENDED
 from ps_train.compat import tf, tf1
@@ -42,64 +42,6 @@ ALONE_SECS = 5.0  # after which the workers of a colocated job whose target is r
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
 RELAPSE_SECS = 1.0  # before the session is made once more
 NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %s s; %s"
-
-
-class BoundedSession(tf1.Session):
-    """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds.
-
-    Another one of the same graph may do its work, for whoever has this one: hooks, and MonitoredSession.
-    """
-
-    CLOSE_SECS = 2.0
-    _is_closing = False
-    _substitute: Any = None
-    _substitutes: tuple = ()
-    lost_by: Exception | None = None  # what a step ended with that lost a ps
-
-    def run(self, *args, **kwargs):
-        """As TensorFlow's; keeps the error of a lost ps, which MonitoredSession swallows."""
-        session: Any = self._substitute or super()
-        return self._noting_loss(session.run, *args, **kwargs)
-
-    def make_callable(self, *args, **kwargs):
-        """As TensorFlow's, and as `run`."""
-        session: Any = self._substitute or super()
-        return functools.partial(self._noting_loss, session.make_callable(*args, **kwargs))
-
-    def substitute(self, session):
-        """From now on another BoundedSession does the work, which is closed with this one; None: this one itself."""
-        self._substitute = session
-        if session is not None and session not in self._substitutes:
-            self._substitutes += (session,)
-
-    def forget_substitutes(self):
-        """Closes all those that do not do the work now."""
-        for session in self._substitutes:
-            if session is not self._substitute:
-                session.close()
-        self._substitutes = () if self._substitute is None else (self._substitute,)
-
-    def _noting_loss(self, call, *args, **kwargs):
-        try:
-            return call(*args, **kwargs)
-        except LOST as error:
-            self.lost_by = error
-            raise
-
-    def close(self):
-        """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""
-        if self._is_closing or sys.is_finalizing():
-            return
-        self._is_closing = True
-        closing = threading.Thread(target=self._close_now, daemon=True, name="ps_train-close")
-        closing.start()
-        closing.join(self.CLOSE_SECS)
-
-    def _close_now(self):
-        for session in self._substitutes:
-            session._close_now()
-        with contextlib.suppress(tf.errors.OpError):  # the ps is gone, and the session with it
-            super().close()
 
 
 def is_model_whole(monitor):
@@ -327,9 +269,7 @@ class SessionCreator(tf1.train.SessionCreator):
         if declared.get("ps_runs") == runs and self._is_same_model() and self._is_alive(session):
             log.info("rejoined the living model at step %d", session.run(self._global_step))
             runtime.report.restored_from = runtime.report.restored_from or "living ps"
-            runtime.monitor.publish(
-                "model", **{k: v for k, v in declared.items() if k not in ("key", "beat")}
-            )
+            runtime.monitor.publish("model", ps_runs=runs, chief=runtime.monitor.run_id)
             return
         checkpoint = latest_checkpoint(self._train_dir)
         if checkpoint:

@@ -265,11 +265,8 @@ class TrainConfig:
             )
         if self.local_steps > 1:
             found += self._local_problems()
-        if self.autotune and self.profile_steps:
-            found.append(
-                "--autotune changes how the steps go that --profile_steps measures. Leave out one of the two: profile with the "
-                "flags that a run with --autotune has logged."
-            )
+        if self.profile_steps:
+            found += self._profile_problems()
         if self.update not in UPDATES:
             found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
         for name, choices in (
@@ -284,6 +281,21 @@ class TrainConfig:
             found += _not_a_path(name, getattr(self, name))
         found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
+
+    def _profile_problems(self) -> list[str]:
+        found = []
+        if self.autotune:
+            found.append(
+                "--autotune changes how the steps go that --profile_steps (or bench) measures. Leave out one of the two: profile "
+                "with the flags that a run with --autotune has logged."
+            )
+        for name in ("accumulate_steps", "local_steps"):
+            if (count := getattr(self, name)) > 1:
+                found.append(
+                    f"--{name}={count} makes {count} runs of the graph a step, of which --profile_steps (or bench) traces one. "
+                    f"Leave out one of the two: without --{name} it tells where a batch's time goes."
+                )
+        return found
 
     def _local_problems(self) -> list[str]:
         found = []

@@ -11,6 +11,7 @@ from typing import Any
 
 from ps_train.compat import tf1
 
+HIGHEST_OPTIONS = "trace_level", "timeout_in_ms", "inter_op_thread_pool"
 MAX_KNOWN = 8  # calls that are kept: hooks want one thing at one step and another at the next
 
 
@@ -33,13 +34,9 @@ class HookedSteps:
         """One step; `follow` is given the figures before the hooks are told."""
         context = tf1.train.SessionRunContext(self._args, self._session)
         asked = [hook.before_run(context) or tf1.train.SessionRunArgs(None) for hook in self._hooks]
-        feeds = {key: value for args in asked for key, value in (args.feed_dict or {}).items()}
-        options, metadata = tf1.RunOptions(), tf1.RunMetadata()
-        wants_more = bool(feeds)
-        for args in asked:
-            if args.options is not None:
-                options.MergeFrom(args.options)
-                wants_more = True
+        feeds, metadata = _all_feeds(asked), tf1.RunMetadata()
+        options = _joint_options([args.options for args in asked if args.options is not None])
+        wants_more = feeds or any(args.options is not None for args in asked)
         wanted = [args.fetches for args in asked]
         call = None if wants_more else self._call_for(wanted)
         if call is not None:
@@ -58,12 +55,42 @@ class HookedSteps:
         return [self._step, self._figures, [fetches for fetches in wanted if fetches is not None]]
 
     def _call_for(self, wanted):
-        """A prepared call for the very objects that the hooks gave; None if they give ever new ones."""
+        """A prepared call for what the hooks gave; None if they give ever new tensors."""
         for known, call in self._known:
-            if all(a is b for a, b in zip(known, wanted, strict=True)):
+            if _is_same(known, wanted):
                 return call
         if len(self._known) >= MAX_KNOWN:
             return None
         call = self._session.make_callable(self._fetches(wanted))
         self._known.append((wanted, call))
         return call
+
+
+def _all_feeds(asked):
+    feeds = {}
+    for args in asked:
+        for key, value in (args.feed_dict or {}).items():
+            if key in feeds:
+                raise RuntimeError(f"Two hooks feed {key}. Leave one of them out.")
+            feeds[key] = value
+    return feeds
+
+
+def _joint_options(options):
+    """What all ask for, as MonitoredSession joins it: the highest level of tracing, the longest time."""
+    joint = tf1.RunOptions()
+    for one in options:
+        highest = {name: max(getattr(joint, name), getattr(one, name)) for name in HIGHEST_OPTIONS}
+        joint.MergeFrom(one)
+        for name, value in highest.items():
+            setattr(joint, name, value)
+    return joint
+
+
+def _is_same(known, wanted):
+    """Whether fetches are of one structure, of the very same tensors and ops; hooks make new dicts of them each step."""
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        return known.keys() == wanted.keys() and all(_is_same(known[key], wanted[key]) for key in known)
+    if isinstance(known, (list, tuple)) and type(known) is type(wanted):
+        return len(known) == len(wanted) and all(map(_is_same, known, wanted))
+    return known is wanted or (isinstance(known, str) and known == wanted)

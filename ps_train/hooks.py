@@ -321,6 +321,7 @@ class StepRunner:
             with contextlib.suppress(tf.errors.OutOfRangeError):  # the data is used up
                 while not (session.should_stop() or self._step_hook.is_last):
                     session.run_step_fn(self.run)
+            self._note_end()
             session.run_step_fn(self.wait_hook.run)
             if self.wait_hook.is_over:
                 return
@@ -347,6 +348,9 @@ class StepRunner:
                     raise
                 raise as_preemption(error, self._is_ps_lost) from error
             self._count += 1
+
+    def _note_end(self):
+        """There are no more steps to do, unless a ps is lost."""
 
     def _prepare(self):
         make = self._session.make_callable

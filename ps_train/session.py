@@ -149,7 +149,8 @@ def make(
             is_ps_lost,
             runtime.timeouts.peer_timeout_secs,
         )
-        step_runner.user_hooks = [*hooks, notice]
+        sees_stops = [hook for hook in ordered if isinstance(hook, WaitForWorkersHook)]  # on the chief
+        step_runner.user_hooks = [*hooks, notice, *sees_stops]
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)

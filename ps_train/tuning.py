@@ -17,7 +17,8 @@ on the boards what is tried and at last what is kept, in the record BOARD_KEY; t
 records what they use. Nobody waits for that: until all others use what is tried, or SETTLE_SECS have passed, the chief's steps
 are made and not timed. So a worker that is late, lost, or comes again cannot hold up anything, and follows what it finds; that
 two workers use different ways for a while is right, too, as what gets to the accumulators is decoded. A chief that comes again
-after the decision finds it on the boards and keeps it, and before it begins a new trial. The alternative, a round of its own by
+after the decision finds it on the boards and keeps it, and before it begins a new trial. If the target is reached or the chief's
+data is used up before, what was the fastest until then is kept, for the others and for steps that a lost ps brings back. The alternative, a round of its own by
 which all agree on each change, is one more thing to wait for, and to be torn.
 
 Nobody times anything before all workers of the cluster have come, or GATHER_SECS have passed: alone, each way is faster.
@@ -77,6 +78,7 @@ class Leader:
         if self._is_sync and self._published is None and self.kept is None:
             told = self._runtime.monitor.view().record(BOARD_KEY).get("kept")
             self.kept = next((setting for setting in self._settings if setting.name == told), None)
+        self._is_settled = False  # another task may be new, too, and use the flags' setting
         self._trial.begin()
         self._publish()
         if self.kept is not None:
@@ -110,8 +112,7 @@ class Leader:
         for line in autotune.table(self._trial.turn_secs(), self.kept):
             log.info("%s", line)
         log.info("autotune: kept %s; without a trial: %s", self.kept.name, self.kept.flags)
-        if self._trial.is_over:  # a job that goes on later tries anew
-            self._publish()
+        self._publish()
 
     def _publish(self):
         now = (self.kept, self.wanted())
@@ -197,9 +198,7 @@ class TuningRunner(StepRunner):
         self._began = 0.0
         self.transport: Any = None
 
-    def loop(self, session):
-        """As the StepRunner's."""
-        super().loop(session)
+    def _note_end(self):
         self._tuner.finish()
 
     def _run_batches(self):
@@ -218,8 +217,6 @@ class TuningRunner(StepRunner):
         super()._run_one(step_context)
         if self._tuner.kept is None:
             self._tuner.note(self._step_clock() - self._began)
-            if self._step_hook.is_last:
-                self._tuner.finish()
 
     def _begin_session(self):
         self._of = self._session

@@ -59,9 +59,12 @@ def make_config(values: FlagValues) -> Plan:
         problems.append(
             f"--bench_secs={secs:g} is not a time to measure. Expected a number of seconds above 0."
         )
+    if not problems:
+        tasks = _of_tasks(config)
+        problems += tasks.problems(values.num_workers)
     if problems:
         raise UsageError.from_problems(problems)
-    return Plan(_of_tasks(config), values.num_ps, values.num_workers, secs, values.json, config.report_file)
+    return Plan(tasks, values.num_ps, values.num_workers, secs, values.json, config.report_file)
 
 
 def _of_tasks(config: TrainConfig) -> TrainConfig:

@@ -79,9 +79,19 @@ def test_a_hook_may_want_one_thing_and_then_another(model):
     assert hook.results == [None, 12, None, 14, None, 16] and session.num_made == 2
 
 
+def test_a_new_dict_of_the_same_is_the_same(model):
+    """TensorFlow's own SummarySaverHook makes one each step."""
+    session, step, figures, tensor, _ = model
+    hook = Hook(lambda context: tf1.train.SessionRunArgs({"a": tensor, "b": [(tensor, "counter:0")]}))
+    steps = HookedSteps(session, step, figures, [hook])
+    for _ in range(3):
+        steps.run(lambda values: None)
+    assert (session.num_made, session.num_runs) == (1, 0) and hook.results[-1]["b"][0][0] == 13
+
+
 def test_what_is_ever_new_is_not_kept(model):
     session, step, figures, tensor, _ = model
-    hook = Hook(lambda context: tf1.train.SessionRunArgs([tensor]))
+    hook = Hook(lambda context: tf1.train.SessionRunArgs([tf.identity(tensor)]))
     steps = HookedSteps(session, step, figures, [hook])
     for _ in range(MAX_KNOWN + 2):
         steps.run(lambda values: None)
@@ -98,6 +108,24 @@ def test_feeds_and_options(model):
     ]
     HookedSteps(session, step, figures, hooks).run(lambda values: None)
     assert hooks[0].results == [91] and hooks[1].metadata[0].partition_graphs
+
+
+def test_two_hooks_do_not_feed_one_tensor(model):
+    session, step, figures, _, fed = model
+    hooks = [Hook(lambda context: tf1.train.SessionRunArgs(None, feed_dict={fed: 1})) for _ in range(2)]
+    with pytest.raises(RuntimeError, match="Two hooks feed"):
+        HookedSteps(session, step, figures, hooks).run(lambda values: None)
+
+
+def test_of_two_options_the_higher_ones_are_taken(model):
+    session, step, figures, *_ = model
+    asked = [
+        tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE, timeout_in_ms=60_000),
+        tf1.RunOptions(trace_level=tf1.RunOptions.HARDWARE_TRACE, timeout_in_ms=1),
+    ]
+    hooks = [Hook(lambda context, o=o: tf1.train.SessionRunArgs(None, options=o)) for o in asked]
+    HookedSteps(session, step, figures, hooks).run(lambda values: None)
+    assert hooks[0].metadata[0].step_stats.dev_stats
 
 
 def test_a_stop_that_one_hook_asks_for_is_seen_by_the_next(model):

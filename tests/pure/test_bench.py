@@ -87,3 +87,9 @@ def test_what_is_written():
     )
     assert found["workers"]["worker:1"]["parts"]["compute"] == pytest.approx(0.06)
     assert sum(found["shares"].values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("flag", ["--autotune", "--local_steps=4", "--accumulate_steps=4"])
+def test_what_cannot_be_traced(flag):
+    (line,) = problems(flag)
+    assert line.startswith(flag) and "bench" in line

@@ -67,8 +67,13 @@ def test_the_defaults_are_valid():
         ),
         (
             {"autotune": True, "profile_steps": 3},
-            "--autotune changes how the steps go that --profile_steps measures. Leave out one of the two: profile with the flags "
-            "that a run with --autotune has logged.",
+            "--autotune changes how the steps go that --profile_steps (or bench) measures. Leave out one of the two: profile with "
+            "the flags that a run with --autotune has logged.",
+        ),
+        (
+            {"local_steps": 8, "profile_steps": 3},
+            "--local_steps=8 makes 8 runs of the graph a step, of which --profile_steps (or bench) traces one. Leave out one of "
+            "the two: without --local_steps it tells where a batch's time goes.",
         ),
         (
             {"topk": 0.0},

@@ -1,0 +1,74 @@
+"""A raw session whose `close` returns, and for which another one may work.
+
+session = BoundedSession(target, graph=graph, config=config)
+session.substitute(BoundedSession(target, graph=graph, config=config))     # after a change of the graph's wiring
+session.run(train_op)                                                      # in the second one
+session.close()                                                            # both, in two seconds or less
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+from typing import Any
+
+from ps_train.compat import tf, tf1
+from ps_train.lost import LOST
+
+
+class BoundedSession(tf1.Session):
+    """A session whose `close` returns: TensorFlow's waits for a ps that is frozen or gone, at times for seconds.
+
+    Another one of the same graph may do its work, for whoever has this one: hooks, and MonitoredSession.
+    """
+
+    CLOSE_SECS = 2.0
+    _is_closing = False
+    _substitute: Any = None
+    _substitutes: tuple = ()
+    lost_by: Exception | None = None  # what a step ended with that lost a ps
+
+    def run(self, *args, **kwargs):
+        """As TensorFlow's; keeps the error of a lost ps, which MonitoredSession swallows."""
+        session: Any = self._substitute or super()
+        return self._noting_loss(session.run, *args, **kwargs)
+
+    def make_callable(self, *args, **kwargs):
+        """As TensorFlow's, and as `run`."""
+        session: Any = self._substitute or super()
+        return functools.partial(self._noting_loss, session.make_callable(*args, **kwargs))
+
+    def substitute(self, session):
+        """From now on another BoundedSession does the work, which is closed with this one; None: this one itself."""
+        self._substitute = session
+        if session is not None and session not in self._substitutes:
+            self._substitutes += (session,)
+
+    def forget_substitutes(self):
+        """Closes all those that do not do the work now."""
+        for session in self._substitutes:
+            if session is not self._substitute:
+                session.close()
+        self._substitutes = () if self._substitute is None else (self._substitute,)
+
+    def _noting_loss(self, call, *args, **kwargs):
+        try:
+            return call(*args, **kwargs)
+        except LOST as error:
+            self.lost_by = error
+            raise
+
+    def close(self):
+        """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""
+        if self._is_closing or sys.is_finalizing():
+            return
+        self._is_closing = True
+        closing = threading.Thread(target=self._close_now, daemon=True, name="ps_train-close")
+        closing.start()
+        closing.join(self.CLOSE_SECS)
+
+    def _close_now(self):
+        for session in self._substitutes:
+            session._close_now()
+        with contextlib.suppress(tf.errors.OpError):  # the ps is gone, and the session with it
+            super().close()
