@@ -153,9 +153,16 @@ class StepHook(tf1.train.SessionRunHook):
             self._staleness.start(self.step)
 
     def count_examples(self, examples):
-        """Counts a batch that is not the last of its step; a failure of the job ends the step."""
+        """Counts a batch that is not the last of its step.
+
+        Raises:
+          OutOfRangeError: a signal or the job's failure ends the loop here, as if the data were used up; the step is lost.
+        """
         self._raise_failure()
         self._report.examples += int(examples)
+        if self._guard.should_stop:
+            self.is_last = True
+            raise tf.errors.OutOfRangeError(None, None, "stopped between two batches of a step")
 
     def ask_to_stop(self, reason):
         """Makes this step the last one, for what `describe_end` is to say; from any thread."""

@@ -56,6 +56,16 @@ def test_waiting_for_the_chief_and_an_idle_ps(make_job, end):
     end(ps, 5)
 
 
+def test_between_the_batches_of_a_step(make_job, end):
+    """A step takes a minute, and is not waited for."""
+    job = make_job(1, 2, flags=[*ENDLESS, "--local_steps=300"], params="slow=all:200")
+    ps, chief, other = job.start_all()
+    chief.wait_for_line("variables are initialized")
+    time.sleep(2.0)
+    end(other, 5)
+    end(chief, 5)
+
+
 def test_blocked_in_sync(make_job, end):
     """Each waits for a worker that stands still; the chief saves."""
     job = make_job(1, 3, flags=[*ENDLESS, "--update=sync"])
