@@ -2,10 +2,13 @@
 # make test    lint, types and all tests
 # make quick   the tests that need no TensorFlow, in about two seconds
 #
+# Tests of real processes mostly wait (half of the time of two processors), so that two run at a time.
+#
 # Each makes .venv first. Its stamps say what is installed, so that the second time pip is not called and no network is
 # needed. Paths are relative and pip runs as a module, so that a blank in this folder's path does no harm.
 
 PY := .venv/bin/python
+TEST_PROCESSES := 2
 SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))
 
 .DELETE_ON_ERROR:
@@ -18,7 +21,7 @@ test: .venv/installed-test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 quick: .venv/installed-test
 	$(PY) -m pytest -q tests/pure

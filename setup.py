@@ -23,7 +23,7 @@ setup(
         "legacy-layers": ["tf_keras>=2.21"],
         "plots": ["matplotlib"],
         "tensorboard": ["tensorboard"],
-        "test": ["hypothesis", "mypy", "pytest", "ruff", "scikit-learn", "tf_keras>=2.21"],
+        "test": ["hypothesis", "mypy", "pytest", "pytest-xdist", "ruff", "scikit-learn", "tf_keras>=2.21"],
     },
     entry_points={"console_scripts": ["ps_train = ps_train.__main__:run"]},
     classifiers=[

@@ -15,33 +15,21 @@ import contextlib
 import json
 import os
 import pathlib
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))  # where a benchmark does not find `ports`
 from forked_task import ForkedTask
+from ports import free_ports
 
 from ps_train.cluster import TaskId
 from ps_train.process import can_fork
 
 MODELS = pathlib.Path(__file__).parent / "models"
 START_SECS = 120  # a cluster's start, six imports of TensorFlow on two cores, and a tiny training, with other work there
-
-
-def free_ports(count):
-    """Ports on which nothing listens, below those that the kernel gives to outgoing connections."""
-    found = []
-    candidates = random.SystemRandom().sample(range(20000, 32000), 500)
-    while len(found) < count:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            port = candidates.pop()
-            probe.bind(("0.0.0.0", port))
-            found.append(port)
-    return found
 
 
 class TaskProcess:

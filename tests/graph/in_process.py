@@ -5,11 +5,10 @@ job = Job(servers, "name of the test", build, quorum=2)     # build(worker's num
 job.run_workers(lambda k, session, optimizer: ...)          # the chief's update loop serves them; bounded
 """
 
-import contextlib
-import random
-import socket
 import threading
 import traceback
+
+from ports import free_ports
 
 from ps_train import placement, task_context
 from ps_train.cluster import Cluster
@@ -21,18 +20,8 @@ DEADLINE_SECS = 60
 
 
 def free_addresses(count):
-    """Distinct addresses on this host on which nothing listens, of ports that the kernel gives to nobody.
-
-    Those that it gives, it may give to another process at the same time, and gRPC lets two servers listen on one port.
-    """
-    found = []
-    candidates = random.SystemRandom().sample(range(10000, 20000), 500)
-    while len(found) < count:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            port = candidates.pop()
-            probe.bind(("127.0.0.1", port))
-            found.append(f"127.0.0.1:{port}")
-    return found
+    """Distinct addresses on this host on which nothing listens."""
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 class Servers:
