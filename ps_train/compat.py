@@ -24,6 +24,8 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 - `Variable._get_save_slice_info`, in `restoring` and `placement`: the whole variable that a partition belongs to;
 - `register_dispatchable_type` of tensorflow/python/util/dispatch.py (2.6), here, for `split_variable`: `dispatch_for_api` is
   public, but heeds only types that are composite tensors or were registered so;
+- `_opt`, `_replicas_to_aggregate`, `_total_num_replicas`, `_variable_averages`, `_variables_to_average`, `_global_step` and
+  `_gradients_applied` of TensorFlow's SyncReplicasOptimizer, in `updates.sync`, which is one;
 - the attribute `_as_graph_element`, in `split_variable`: what `Session.run` fetches for an object.
 """
 

@@ -1,4 +1,4 @@
-"""A training task (chief or worker): build, bring up, step until the end, leave. Its whole failure policy is here.
+"""A training task (chief or worker): build, bring up, step until the end, leave; `runner` makes its exit status of that.
 
 The end of a worker, in order of preference:
 
