@@ -2,13 +2,13 @@
 # make test    lint, types and all tests
 # make quick   the tests that need no TensorFlow, in about two seconds
 #
-# Tests of real processes mostly wait (half of the time of two processors), so that two run at a time.
+# Tests of real processes mostly wait: `make test TEST_PROCESSES=2` runs two at a time, on a machine with nothing else to do.
 #
 # Each makes .venv first. Its stamps say what is installed, so that the second time pip is not called and no network is
 # needed. Paths are relative and pip runs as a module, so that a blank in this folder's path does no harm.
 
 PY := .venv/bin/python
-TEST_PROCESSES := 2
+TEST_PROCESSES := 0
 SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))
 
 .DELETE_ON_ERROR:

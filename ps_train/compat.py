@@ -14,8 +14,8 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
 - `Graph._original_op`, `Dataset._variant_tensor`, `_inputs` and `_functions`, in `inputs`: an error of the input leads to
   the user's line;
 - `Operation._original_op`, in `explain`: the op of the model that one of its gradient belongs to;
-- `Operation._remove_all_control_inputs` and `_add_control_inputs`, in `fusing`, `prefetch` and `rewiring`: what an op
-  waits for;
+- `Operation._remove_all_control_inputs` and `_add_control_inputs`, in `failing`, `fusing`, `prefetch` and
+  `rewiring`: what an op waits for;
 - `Graph.as_graph_element`, replaced on a graph, in `fusing` and `rewiring`: `Session.run` calls it for each fetch;
 - `Operation._update_input` and `_get_control_flow_context`, in `transport` and `rewiring`: another tensor for an op's input, which
   a session that has run does not see;

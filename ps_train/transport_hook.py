@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ps_train import autotune, fusing
 from ps_train.compat import tf, tf1
+from ps_train.failing import fail_together
 from ps_train.logs import log
 from ps_train.prefetch import Kept
 from ps_train.rewiring import Wiring
@@ -58,6 +59,7 @@ class TransportHook(tf1.train.SessionRunHook):
         """Changes the default graph, which is not finalized yet."""
         graph = tf1.get_default_graph()
         redirect(graph)
+        fail_together(graph, self._runs[0], self._context.worker_device)
         first, *others = autotune.settings(self._context)
         bound = _bound_to_a_session(graph) if others else None
         if bound is not None:

@@ -15,6 +15,7 @@ from ps_train import graph as graph_lib
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
+from ps_train.failing import fail_together
 from ps_train.inputs import build_input_init
 from ps_train.model import ModelSpec
 from ps_train.model.loading import Model
@@ -91,6 +92,7 @@ def build(
     updates = [[optimizer.update_op] for optimizer in ops.sync_optimizers]
     runs = [[ops.step, ops.loss, *(one.add for one in rounds)], [one.start for one in rounds], *updates]
     redirect(ops.graph)
+    fail_together(ops.graph, runs[0], context.worker_device)
     with ops.graph.as_default():
         init = tf1.global_variables_initializer()
     kept = Kept() if prefetches else None

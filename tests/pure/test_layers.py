@@ -17,7 +17,7 @@ LAYERS = (
     "wire",
     "cluster logs transport profile",
     "config model net isolation board lost reports datasets checkpoints restoring fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
-    "task_context admission splitting fusing bounded_session",
+    "task_context admission splitting fusing bounded_session failing",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall",
     "relapse guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
