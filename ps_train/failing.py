@@ -16,7 +16,7 @@ state, as TensorFlow takes others out of the graph again, and control edges that
 from typing import Any
 
 from ps_train.compat import tf, tf1
-from ps_train.transport import ancestors, task_of
+from ps_train.transport import ancestors, predecessors, task_of
 
 
 def fail_together(graph, fetches, worker_device):
@@ -34,7 +34,7 @@ def fail_together(graph, fetches, worker_device):
         task = task_of(op.device)
         if task in ("", own):
             continue
-        for other in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+        for other in predecessors(op):
             source = task_of(other.device)
             if source == own and other.type != "Const":  # which may be copied to the ps
                 told.add(task)

@@ -35,10 +35,10 @@ class HookedSteps:
         context = tf1.train.SessionRunContext(self._args, self._session)
         asked = [hook.before_run(context) or tf1.train.SessionRunArgs(None) for hook in self._hooks]
         feeds, metadata = _all_feeds(asked), tf1.RunMetadata()
-        options = _joint_options([args.options for args in asked if args.options is not None])
-        wants_more = feeds or any(args.options is not None for args in asked)
+        given = [args.options for args in asked if args.options is not None]
+        options = _joint_options(given)
         wanted = [args.fetches for args in asked]
-        call = None if wants_more else self._call_for(wanted)
+        call = None if feeds or given else self._call_for(wanted)
         if call is not None:
             _, figures, found = call()
         else:

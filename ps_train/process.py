@@ -351,9 +351,8 @@ class SignalInbox:
 
     def wait(self, timeout_secs: float) -> list[int]:
         """Waits for a signal; those other than SIGCHLD, in order."""
-        inbox = (
-            select.poll()
-        )  # select() takes no file number above 1023, which a process with many servers has
+        # Not select(), which takes no file number above 1023.
+        inbox = select.poll()
         inbox.register(self._read_fd, select.POLLIN)
         inbox.poll(timeout_secs * 1000)
         try:

@@ -77,7 +77,7 @@ def _server_config(cluster, task, config, tunes_process):
     """A server adds its own filters to those of each session: one that serves boards and trains has none."""
     merged = tf1.ConfigProto()
     if not cluster.is_colocated:
-        merged.CopyFrom(session_config(cluster, task, config))
+        merged = session_config(cluster, task, config)
     elif config is not None:
         merged.CopyFrom(config)
     if tunes_process and cluster.num_on_host_of(task) >= num_cores():

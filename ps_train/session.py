@@ -140,7 +140,8 @@ def make(
     if step_runner is not None:
         chief = runtime.context.cluster.chief_task
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
-        step_runner.wait_hook = _first(ordered, WaitForWorkersHook) or WaitForSave(
+        chiefs_wait = _first(ordered, WaitForWorkersHook)
+        step_runner.wait_hook = chiefs_wait or WaitForSave(
             f"{chief} at {runtime.context.cluster.address(chief)}",
             runtime.monitor,
             runtime.guard,
@@ -149,8 +150,8 @@ def make(
             is_ps_lost,
             runtime.timeouts.peer_timeout_secs,
         )
-        sees_stops = [hook for hook in ordered if isinstance(hook, WaitForWorkersHook)]  # on the chief
-        step_runner.user_hooks = [*hooks, notice, *sees_stops]
+        # Both have to see the step in which a hook of the user's asks to stop.
+        step_runner.user_hooks = [*hooks, notice, *([chiefs_wait] if chiefs_wait else [])]
         step_runner.update_loops = [hook for hook in ordered if isinstance(hook, UpdateLoop)]
     if last_hook is not None:
         ordered.append(last_hook)

@@ -213,13 +213,18 @@ def is_in_control_flow(op):
     return op._get_control_flow_context() is not None
 
 
+def predecessors(op):
+    """The ops whose outputs an op takes, and those that it waits for."""
+    return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+
+
 def ancestors(fetches):
     """The ops that lead to these ops and tensors, themselves included."""
     pending = [fetch if isinstance(fetch, tf.Operation) else fetch.op for fetch in fetches]
     found = dict.fromkeys(pending)
     while pending:
         op = pending.pop()
-        for other in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+        for other in predecessors(op):
             if other not in found:
                 found[other] = None
                 pending.append(other)

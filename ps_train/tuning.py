@@ -18,8 +18,8 @@ records what they use. Nobody waits for that: until all others use what is tried
 are made and not timed. So a worker that is late, lost, or comes again cannot hold up anything, and follows what it finds; that
 two workers use different ways for a while is right, too, as what gets to the accumulators is decoded. A chief that comes again
 after the decision finds it on the boards and keeps it, and before it begins a new trial. If the target is reached or the chief's
-data is used up before, what was the fastest until then is kept, for the others and for steps that a lost ps brings back. The alternative, a round of its own by
-which all agree on each change, is one more thing to wait for, and to be torn.
+data is used up before, what was the fastest until then is kept, for the others and for steps that a lost ps brings back. The
+alternative, a round of its own by which all agree on each change, is one more thing to wait for, and to be torn.
 
 Nobody times anything before all workers of the cluster have come, or GATHER_SECS have passed: alone, each way is faster.
 """

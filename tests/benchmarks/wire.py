@@ -12,16 +12,16 @@ Where the processors are full, a step cannot take less processor time than its a
 
 import argparse
 import multiprocessing
-import os
+import pathlib
 import resource
 import socket
-import statistics
 import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "cluster"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
 from harness import free_ports
+from standings import spread
 
 WARM_STEPS = 20
 CHUNK = 1 << 20
@@ -35,21 +35,20 @@ def cpu_secs():
 
 def serve(pipe, addresses, keeps):
     """The ps."""
-    tf1, spec = start(addresses, keeps)
-    _server = tf1.train.Server(spec, job_name="ps", task_index=0)
+    tf, spec = start(addresses, keeps)
+    _server = tf.compat.v1.train.Server(spec, job_name="ps", task_index=0)
     answer(pipe)
 
 
 def start(addresses, keeps):
-    """(tensorflow.compat.v1, the cluster)."""
+    """(tensorflow, the cluster)."""
     from ps_train import allocator
-    from ps_train.compat import tf, tf1
+    from ps_train.compat import tf
 
     if keeps:
         allocator.keep_freed_memory()
-    tf1.disable_eager_execution()
     ps, worker = addresses
-    return tf1, tf.train.ClusterSpec({"ps": [ps], "worker": [worker]})
+    return tf, tf.train.ClusterSpec({"ps": [ps], "worker": [worker]})
 
 
 def sink(pipe, port, size):
@@ -79,9 +78,8 @@ def answer(pipe):
 
 def calls(addresses, keeps, num_floats):
     """name -> a function that makes one step."""
-    tf1, spec = start(addresses, keeps)
-    from ps_train.compat import tf
-
+    tf, spec = start(addresses, keeps)
+    tf1 = tf.compat.v1
     worker = tf1.train.Server(spec, job_name="worker", task_index=0)
     with tf.device("/job:ps/task:0"):
         variable = tf1.get_variable("v", [num_floats], use_resource=True, initializer=tf1.zeros_initializer())
@@ -96,6 +94,17 @@ def calls(addresses, keeps, num_floats):
     session.run(tf1.global_variables_initializer())
     ops = {"pull": pulled.op, "push": pushed.op, "pull, push and update": tf.group(pulled, update)}
     return {name: session.make_callable(op) for name, op in ops.items()}
+
+
+def sending(port, size):
+    """A function that sends so many bytes to the sink, and waits for its answer."""
+    sender, data = socket.create_connection(("127.0.0.1", port)), bytes(size)
+
+    def send():
+        sender.sendall(data)
+        sender.recv(1)
+
+    return send
 
 
 def measure(pipe, call, steps):
@@ -128,17 +137,11 @@ def contestant(name, pipe, size, steps):
     try:
         if name == "tcp":
             mine.recv()
-            with socket.create_connection(("127.0.0.1", ports[0])) as sender:
-                data = bytes(size)
-
-                def send():
-                    sender.sendall(data)
-                    sender.recv(1)
-
-                pipe.send(("push", measure(mine, send, steps)))
+            found = {"push": sending(ports[0], size)}
         else:
-            for kind, call in calls(addresses, name == "kept", size // 4).items():
-                pipe.send((kind, measure(mine, call, steps)))
+            found = calls(addresses, name == "kept", size // 4)
+        for kind, call in found.items():
+            pipe.send((kind, measure(mine, call, steps)))
         pipe.send(None)
     finally:
         peer.kill()
@@ -168,7 +171,7 @@ def main():
     print("| | | time | processors, user's | system's | both |\n|---|---|---|---|---|---|")
     for (name, kind), rows in found.items():
         columns = [*zip(*rows, strict=True), [user + system for _, user, system in rows]]
-        cells = [f"{statistics.median(c) * 1e3:.1f} ({min(c) * 1e3:.1f}-{max(c) * 1e3:.1f})" for c in columns]
+        cells = [spread([secs * 1e3 for secs in column]) for column in columns]
         print(f"| {name} | {kind} | {' | '.join(cells)} |")
 
 
