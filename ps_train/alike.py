@@ -1,7 +1,7 @@
 """Which updates of a graph can be one: those of a ps that do the same to each element, with the same scalars.
 
 found = UpdateGraph(graph, runs, cold)                # who reads, updates and awaits what
-for group in alike(found, fuse_bytes=524288):         # lists of two Updates or more
+for group in alike(found, 524288, bucket_bytes):         # lists of two Updates or more
 group[0].op.type, group[0].states["var"]
 """
 
@@ -78,8 +78,8 @@ class UpdateGraph:
         )  # fmt: skip
 
 
-def alike(found, fuse_bytes):
-    """Lists of updates that can be one: two or more, of no more than MAX_PACK_BYTES together; none waits for itself.
+def alike(found, fuse_bytes, bucket_bytes):
+    """Lists of updates that can be one: two or more, of no more than `bucket_bytes` together; none waits for itself.
 
     Args:
       found: UpdateGraph.
@@ -94,7 +94,7 @@ def alike(found, fuse_bytes):
     parts = []
     for group in groups.values():
         group.sort(key=lambda update: order[update.states["var"].handle.op])
-        parts += chunks(group, lambda update: num_bytes(update.states["var"]))
+        parts += chunks(group, lambda update: num_bytes(update.states["var"]), bucket_bytes)
     return without_cycles([part for part in parts if len(part) > 1])
 
 

@@ -29,6 +29,8 @@ BUILTIN_MODEL = "ps_train.builtin_model"
 DEFAULT_CHECKPOINT_SECS = 600.0
 AUTO_PACK_BYTES = 128 * 1024
 AUTO_FUSE_BYTES = 512 * 1024
+BUCKET_BYTES = 64 * 2**20
+MAX_BUCKET_BYTES = 2**30  # TensorFlow's limit of a message is 2 GB
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 PARTITIONS = ("none", "auto")
 MAX_SEED = 2**31 - 1
@@ -161,6 +163,8 @@ class TrainConfig:
     """Size, in bytes, up to which variables and gradients of one ps travel together; `auto`: 131072; 0: each by itself."""
     fuse_bytes: str = "auto"
     """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 524288; 0: none does."""
+    bucket_bytes: int = BUCKET_BYTES
+    """Size, in bytes, of what is joined, at most: with several, one is on its way while another is computed."""
     partition: str = "none"
     """Large variables: each on one ps (`none`), or split over the ps tasks (`auto`)."""
     wire_dtype: str = "float32"
@@ -231,13 +235,13 @@ class TrainConfig:
             "eval_steps",
         ):
             found += _out_of_range(name, getattr(self, name), minimum=1)
+        found += _out_of_range("bucket_bytes", self.bucket_bytes, minimum=1, maximum=MAX_BUCKET_BYTES)
         for name in ("keep_checkpoint_max", "profile_steps"):
             found += _out_of_range(name, getattr(self, name), minimum=0)
         for field in dataclasses.fields(self):
             if field.name.endswith("_secs"):
                 found += _not_a_duration(field.name, getattr(self, field.name))
-        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            found.append(f"--seed={self.seed} is out of range. Expected a whole number from 0 to {MAX_SEED}.")
+        found += _out_of_range("seed", self.seed, minimum=0, maximum=MAX_SEED)
         for name in ("pack_bytes", "fuse_bytes"):
             size = getattr(self, name) or ""  # None for an empty flag
             if size != "auto" and not re.fullmatch("[0-9]{1,12}", size):
@@ -393,10 +397,11 @@ def _quoted(text: str) -> str:
     return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
 
 
-def _out_of_range(name: str, value: int | None, minimum: int) -> list[str]:
-    if value is None or value >= minimum:
+def _out_of_range(name: str, value: int | None, minimum: int, maximum: int | None = None) -> list[str]:
+    if value is None or (value >= minimum and (maximum is None or value <= maximum)):
         return []
-    return [f"--{name}={value} is out of range. Expected a whole number from {minimum}."]
+    upto = "" if maximum is None else f" to {maximum}"
+    return [f"--{name}={value} is out of range. Expected a whole number from {minimum}{upto}."]
 
 
 def _not_a_path(name: str, value: str | None) -> list[str]:

@@ -55,7 +55,8 @@ def differences(mine, theirs, task):
         )
     if mine["layout"] != theirs["layout"]:
         lines.append(
-            f"{task} updates other variables together than the others do. Give all the same --fuse_bytes and --pack_bytes."
+            f"{task} updates other variables together than the others do. Give all the same --fuse_bytes, "
+            "--pack_bytes and --bucket_bytes."
         )
     other = []
     for name, here in mine["variables"].items():

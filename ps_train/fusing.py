@@ -1,6 +1,6 @@
 """One flat variable for the variables that an optimizer updates alike on one ps, and one op that updates all of them.
 
-    fused = fuse(graph, runs, worker, fuse_bytes, wire_dtype, cold=[init_op, restore_op])    # the graph is built, not finalized
+    fused = fuse(graph, runs, worker, fuse_bytes, bucket_bytes, cold=[init_op, restore_op])  # the graph is built, not finalized
     session.run(init_op)                   # or restore_op: the variables have their values, as ever
     for op in fused.load:                  # the chief: moves these into the flat variables
         session.run(op)
@@ -57,7 +57,7 @@ class Fused(NamedTuple):
     num_variables: int
 
 
-def fuse(graph, runs, worker, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
+def fuse(graph, runs, worker, fuse_bytes, bucket_bytes, wire_dtype=EXACT, cold=(), kept=None):
     """Makes flat variables and has the graph use them.
 
     Args:
@@ -65,6 +65,7 @@ def fuse(graph, runs, worker, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
       runs: a list of ops and tensors for each thing that is run by itself; see `transport.pack`.
       worker: device of this worker's task, as `/job:worker/task:1`.
       fuse_bytes: the size up to which a variable becomes part of a flat one; 0: none does.
+      bucket_bytes: the size of a flat variable, at most.
       wire_dtype: the type in which trainable variables go to a worker in `runs`.
       cold: ops that initialize and restore variables.
       kept: a Kept for the trainable variables that the first of the runs pulls, or None.
@@ -75,7 +76,7 @@ def fuse(graph, runs, worker, fuse_bytes, wire_dtype=EXACT, cold=(), kept=None):
     if not fuse_bytes:
         return None
     found = UpdateGraph(graph, runs, cold)
-    groups = alike(found, fuse_bytes)
+    groups = alike(found, fuse_bytes, bucket_bytes)
     if not groups:
         return None
     moved: dict[str, Any] = {}  # name of an op or tensor -> what is fetched in its place

@@ -7,6 +7,7 @@ it, and a process is one task for its whole life.
 from dataclasses import dataclass
 
 from ps_train.cluster import Cluster, TaskId
+from ps_train.config import BUCKET_BYTES
 from ps_train.errors import UsageError
 
 
@@ -23,6 +24,7 @@ class TaskContext:
       on_nan: 'stop', 'skip' or 'ignore'.
       pack_bytes, wire_dtype: the size up to which tensors travel together, and their type on the way; see `transport`.
       accumulate_steps: batches whose gradients a worker adds up before it pushes; see `updates.accumulation`.
+      bucket_bytes: the size of what is updated or travels together, at most; see `transport`.
       prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
       topk: the fraction of a gradient's elements, the largest, that is sent; see `updates.parcels`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
@@ -41,6 +43,7 @@ class TaskContext:
     pack_bytes: int = 0
     wire_dtype: str = "float32"
     fuse_bytes: int = 0
+    bucket_bytes: int = BUCKET_BYTES
     prefetch: bool = False
     accumulate_steps: int = 1
     topk: float = 1.0

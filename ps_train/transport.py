@@ -1,6 +1,6 @@
 """How tensors travel between a worker and the ps tasks: small ones of one ps in one message each way, and in fewer bytes.
 
-    pack(graph, runs, worker, pack_bytes, wire_dtype)  # once the graph is built
+    pack(graph, runs, worker, pack_bytes, bucket_bytes, wire_dtype)  # once the graph is built
 
 TensorFlow sends each variable to the worker, and each gradient back, in a message of its own, which costs about 0.1 ms on
 loopback and more on a network, whatever its size. So, for each ps and type:
@@ -15,6 +15,10 @@ Nothing is rounded, added or reordered: a packed step makes bit for bit the same
 by itself, as copying it twice costs more than its message. Reads that have to wait for something (control dependencies) go with
 such as wait for the same. Left alone are reads in loops and conditions, reads that something waits for or takes on the ps, too,
 sparse reads and gradients, gradients that come of another's update, and shapes that are not known.
+
+What is joined is a bucket of at most `bucket_bytes`, a word of PyTorch's DistributedDataParallel. A bucket waits for all that is
+in it: on a slow link, one of several is on its way while another's gradients are computed. Each costs a message and an update,
+though, which on a fast link is more than that gains.
 
 With another `wire_dtype`, trainable variables are rounded to it on the ps and made their own type again on the worker (`wire`;
 for gradients, `updates.parcels`): half or a quarter of the bytes travel. Variables, their slots and all arithmetic of the update
@@ -34,7 +38,6 @@ from typing import Any
 from ps_train.compat import tf, tf1
 from ps_train.wire import EXACT, is_lossy, joined, send
 
-MAX_PACK_BYTES = 64 * 2**20  # of one message; TensorFlow's limit is 2 GB
 PUSHED = ("Identity", "Cast")  # synchronous updates', and those of a gradient that was rounded
 _PS = "/job:ps/"
 
@@ -46,7 +49,7 @@ def map_gradient(function, gradient):
     return function(gradient)
 
 
-def pack(graph, runs, worker, pack_bytes, wire_dtype=EXACT, kept=None):
+def pack(graph, runs, worker, pack_bytes, bucket_bytes, wire_dtype=EXACT, kept=None):
     """Has the small variables of a ps travel as one in a step, and its small gradients, and each of the others once.
 
     Args:
@@ -55,6 +58,7 @@ def pack(graph, runs, worker, pack_bytes, wire_dtype=EXACT, kept=None):
         What leads to none or to several of them is left as it is.
       worker: device of this worker's task, as `/job:worker/task:1`.
       pack_bytes: the size up to which a tensor is small; 0: none is packed.
+      bucket_bytes: the size of what travels together, at most; see `chunks`.
       wire_dtype: the type in which trainable variables go to a worker.
       kept: a Kept for the trainable variables that the first of the runs pulls, or None.
     """
@@ -65,11 +69,13 @@ def pack(graph, runs, worker, pack_bytes, wire_dtype=EXACT, kept=None):
     with graph.as_default(), tf1.control_dependencies(None):
         for number, found in enumerate(parts):
             own = [op for op in found if counts[op] == 1]
-            _pack_reads(graph, own, worker, pack_bytes, wire_dtype, None if number else kept)
-            _pack_pushes(own, worker, pack_bytes)
+            limits = pack_bytes, bucket_bytes
+            _pack_reads(graph, own, worker, limits, wire_dtype, None if number else kept)
+            _pack_pushes(own, worker, limits)
 
 
-def _pack_reads(graph, ops, worker, pack_bytes, wire_dtype, kept):
+def _pack_reads(graph, ops, worker, limits, wire_dtype, kept):
+    pack_bytes, bucket_bytes = limits
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
@@ -79,7 +85,7 @@ def _pack_reads(graph, ops, worker, pack_bytes, wire_dtype, kept):
         kind = variable.dtype.base_dtype if _is_small(variable, pack_bytes) else variable.op
         groups[variable.device, task, before, wire, kind, is_kept].append((variable, uses))
     for (device, task, before, wire, _, is_kept), members in groups.items():
-        for part in chunks(members, lambda member: num_bytes(member[0])):
+        for part in chunks(members, lambda member: num_bytes(member[0]), bucket_bytes):
             with tf1.device(device), tf1.control_dependencies(before):
                 values = [variable.read_value() for variable, _ in part]
             keep = functools.partial(kept.keep, device=task) if is_kept else None
@@ -88,8 +94,9 @@ def _pack_reads(graph, ops, worker, pack_bytes, wire_dtype, kept):
                 reroute(uses, piece)
 
 
-def _pack_pushes(ops, worker, pack_bytes):
+def _pack_pushes(ops, worker, limits):
     """Gradients come from a worker's task and are taken by an optimizer's op, or on the way there by one of PUSHED."""
+    pack_bytes, bucket_bytes = limits
     groups: dict[Any, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
     for op in ops:
         is_there = is_ps(op.device) and task_of(op.device) != worker
@@ -103,7 +110,7 @@ def _pack_pushes(ops, worker, pack_bytes):
         takers = {op for uses in uses_of.values() for op, _ in uses}
         if takers & set(ancestors(tensor.deref() for tensor in uses_of)):
             continue  # one of the tensors comes of another's: together they would wait for themselves
-        for part in chunks(list(uses_of), lambda tensor: num_bytes(tensor.deref())):
+        for part in chunks(list(uses_of), lambda tensor: num_bytes(tensor.deref()), bucket_bytes):
             tensors = [tensor.deref() for tensor in part]
             for tensor, piece in zip(part, _send(tensors, source, target, "pack_pushes"), strict=True):
                 reroute(uses_of[tensor], piece)
@@ -143,15 +150,15 @@ def _remote_reads(graph, ops):
     return [(variables[handle], task, before, takers) for (handle, task, before), takers in found.items()]
 
 
-def chunks(members, size_of):
-    """Lists of neighbours of no more than MAX_PACK_BYTES together, or of one."""
+def chunks(members, size_of, bucket_bytes):
+    """Lists of neighbours of no more than `bucket_bytes` together, or of one."""
     parts: list[list[Any]] = []
     room = 0
     for member in members:
         room -= size_of(member)
         if not parts or room < 0:
             parts.append([])
-            room = MAX_PACK_BYTES - size_of(member)
+            room = bucket_bytes - size_of(member)
         parts[-1].append(member)
     return parts
 

@@ -1,6 +1,6 @@
 """Lays the ways for tensors to travel in a task's graph, the last thing that happens to it: one, or all that `--autotune` tries.
 
-    hook = TransportHook([step, *updates], context, creator, runner)     # the last of a session's hooks
+    hook = TransportHook([[step], *([update] for update in updates)], context, creator, runner)     # the last of a session's hooks
     runner.transport.use(setting)           # --autotune: for the sessions that are made from now on
 
 It comes after all other hooks have made their ops, among them the one that keeps the graph beside the checkpoints: there is
@@ -109,8 +109,11 @@ class TransportHook(tf1.train.SessionRunHook):
         context = self._context
         kept = Kept() if setting.prefetch or context.accumulate_steps > 1 else None
         worker, wire_dtype = context.worker_device, setting.wire_dtype
-        fused = fusing.fuse(graph, self._runs, worker, context.fuse_bytes, wire_dtype, cold, kept)
-        pack(graph, self._runs, worker, setting.pack_bytes, wire_dtype, kept)
+        bucket_bytes = context.bucket_bytes
+        fused = fusing.fuse(
+            graph, self._runs, worker, context.fuse_bytes, bucket_bytes, wire_dtype, cold, kept
+        )
+        pack(graph, self._runs, worker, setting.pack_bytes, bucket_bytes, wire_dtype, kept)
         pull = None if kept is None else kept.pull
         if kept is not None and setting.prefetch:
             kept.pull_during(self._runs[0][0])

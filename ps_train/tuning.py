@@ -157,8 +157,8 @@ class Led:
             self._setting = self._by_name.get(told.get("trying"), self._setting)
             if told.get("kept") is not None:
                 self.kept = self._setting
+                self._runtime.report.transport = self.kept.flags
                 log.info("autotune: kept %s, as the chief has decided", self.kept.name)
-            self._runtime.report.transport = self._setting.flags
         return self._setting
 
     def begin_session(self):

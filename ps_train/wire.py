@@ -2,7 +2,7 @@
 
     parts = encode(tensor, "int8")                  # where the tensor is; the list of tensors that are sent
     tensor = decode(parts, shape, tf.float32)       # where it is wanted
-    pieces = send(tensor, "/job:ps/task:0", "/job:worker/task:0", "bfloat16")      # both
+    tensor = send(tensor, "/job:ps/task:0", "/job:worker/task:0", "bfloat16")      # both
 
 | `--wire_dtype` | sent for each element | largest error |
 |---|---|---|

@@ -1,7 +1,7 @@
 """Gradients that go to a ps together: small dense ones are joined on the worker, and taken apart where they are applied.
 
     parcels = send_gradients(grads_and_vars, loss, context)     # checked, joined, in the form in which they travel
-    parcel.gradient                                             # on the ps: of one variable, or of several, [elements]
+    parcel.gradient                                             # of one variable, or of several, [elements]
     parcel.unpack(mean)                                         # [(its part of the mean, variable)]
 
 A synchronous update then needs one accumulator for all of them on a ps and not one for each: sums are the same, element by
@@ -9,7 +9,8 @@ element.
 
 What `int8` takes off a gradient, and what `--topk` leaves out, is kept on the worker and added to its next one (error feedback:
 Seide et al., "1-Bit Stochastic Gradient Descent", 2014; Lin et al., "Deep Gradient Compression", 2018), so that nothing is lost
-for good. It is gone with the worker's session, as when a ps was lost.
+for good but with a gradient that is not applied: one of a backup worker that came late, or of a step that `--on_nan=skip` drops.
+It is gone with the worker's session, too, as when a ps was lost.
 """
 
 import collections
@@ -31,7 +32,7 @@ class Parcel(NamedTuple):
     """One gradient that is sent.
 
     Attributes:
-      gradient: a tensor on the worker, or IndexedSlices.
+      gradient: a tensor, or IndexedSlices; on the worker, or, once it is sent in another form, on the ps.
       variables: list of those that it is for.
     """
 
@@ -70,7 +71,7 @@ def send_gradients(grads_and_vars, loss, context):
     """
     checked = check_gradients(grads_and_vars, loss, context.on_nan)
     max_bytes = max(context.pack_bytes, context.fuse_bytes)
-    parcels = make_parcels(checked, max_bytes, context.worker_device)
+    parcels = make_parcels(checked, max_bytes, context.bucket_bytes, context.worker_device)
     if context.accumulate_steps > 1:
         parcels = _accumulate(parcels, context)
     forms = {wire: _send(parcels, replace(context, wire_dtype=wire)) for wire in wire_dtypes(context)}
@@ -86,10 +87,14 @@ def _send(parcels, context):
         named = [
             (parts[0], f"the gradient of {parcel.name}, as float16")
             for parcel, parts in zip(parcels, encoded, strict=True)
+            if not _stays(parcel, context)
         ]
         with tf1.device(context.worker_device):
-            checked = check_all(named, context.on_nan)
-        encoded = [[first, *parts[1:]] for first, parts in zip(checked, encoded, strict=True)]
+            checked = iter(check_all(named, context.on_nan))
+        encoded = [
+            parts if _stays(parcel, context) else [next(checked), *parts[1:]]
+            for parcel, parts in zip(parcels, encoded, strict=True)
+        ]
     return [_decode(parcel, parts, context) for parcel, parts in zip(parcels, encoded, strict=True)]
 
 
@@ -209,12 +214,13 @@ def _decode(parcel, parts, context):
     return parcel._replace(gradient=gradient)
 
 
-def make_parcels(grads_and_vars, max_bytes, worker_device):
+def make_parcels(grads_and_vars, max_bytes, bucket_bytes, worker_device):
     """Puts gradients together.
 
     Args:
       grads_and_vars: list of (gradient, variable); a gradient may be None, which is left out, a tensor or IndexedSlices.
       max_bytes: the size of a variable up to which its gradient goes with others; 0: none does.
+      bucket_bytes: the size of those that go together, at most.
       worker_device: where the gradients are.
 
     Returns:
@@ -229,7 +235,7 @@ def make_parcels(grads_and_vars, max_bytes, worker_device):
         groups[key].append((gradient, variable))
     parcels = []
     for group in groups.values():
-        for part in chunks(group, lambda pair: num_bytes(pair[1])):
+        for part in chunks(group, lambda pair: num_bytes(pair[1]), bucket_bytes):
             gradients, variables = [gradient for gradient, _ in part], [variable for _, variable in part]
             gradient = gradients[0]
             if len(part) > 1:

@@ -96,8 +96,9 @@ def build(
     with ops.graph.as_default():
         init = tf1.global_variables_initializer()
     kept = Kept() if prefetches else None
-    fused = fusing.fuse(ops.graph, runs, context.worker_device, fuse_bytes, wire_dtype, [init], kept)
-    pack(ops.graph, runs, context.worker_device, pack_bytes, wire_dtype, kept)
+    bucket_bytes, worker = context.bucket_bytes, context.worker_device
+    fused = fusing.fuse(ops.graph, runs, worker, fuse_bytes, bucket_bytes, wire_dtype, [init], kept)
+    pack(ops.graph, runs, worker, pack_bytes, bucket_bytes, wire_dtype, kept)
     if kept is not None:
         with ops.graph.as_default():
             tf1.add_to_collection(FIRST_PULL, kept.pull)

@@ -8,8 +8,9 @@ import pytest
 from in_process import lend_servers
 from stepping import OPTIMIZERS, PACK, Run, build, deep
 
-from ps_train import alike, fusing
+from ps_train import alike, fusing, transport
 from ps_train.compat import tf, tf1
+from ps_train.config import BUCKET_BYTES
 from ps_train.model import ModelSpec
 
 pytestmark = pytest.mark.graph
@@ -63,6 +64,21 @@ def test_of_a_step_one_tensor_goes_each_way(servers):
     # All that is trained of float32 is one; shift and turns are by themselves.
     assert sum(sends[f"ps:{number}>worker:0"] for number in (0, 1)) == 2 + 2
     assert len(updates(run)) == 3
+
+
+def test_buckets_share_out_what_is_joined(servers):
+    """Each has a flat variable and a gradient, which comes joined."""
+    plain = Run(servers, build(servers, deep())).steps(8)
+    run = Run(servers, build(servers, deep(), PACK, fuse_bytes=FUSE, bucket_bytes=700))
+    assert_same(plain, run.steps(8))
+    applied = [op for op in updates(run) if "fused" in op.name]
+    # A weight of 12x12 and some biases fill a bucket; two such weights lie on each ps, of which one stays alone in its bucket.
+    assert len(applied) == 3
+    assert all(4 * op.inputs[-1].shape.num_elements() <= 700 for op in applied)
+    joined = [
+        op for op in transport.ancestors([run.ops.step]) if op.type == "ConcatV2" and "fused" in op.name
+    ]
+    assert not [op.name for op in joined if transport.is_ps(op.device)], "gradients come joined"
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -319,7 +335,12 @@ def test_a_saver_writes_the_names_and_values_of_the_variables(servers, tmp_path)
                 saver = tf1.train.Saver()
             restore = ops.graph.get_operation_by_name(saver.saver_def.restore_op_name)
             fused = fusing.fuse(
-                ops.graph, [[ops.step, ops.loss]], "/job:worker/task:0", fuse_bytes, cold=[init, restore]
+                ops.graph,
+                [[ops.step, ops.loss]],
+                "/job:worker/task:0",
+                fuse_bytes,
+                BUCKET_BYTES,
+                cold=[init, restore],
             )
         run = Run(servers, (ops, fused, init))
         assert (fused is None) == (fuse_bytes == 0)

@@ -56,7 +56,7 @@ def traced(servers, context, name, model_fn, pack_bytes=0, wire_dtype="float32")
             after = step.read_value()
         init = tf1.global_variables_initializer()
         fetches = [train_op, loss, after]
-        pack(graph, [fetches], context.worker_device, pack_bytes, wire_dtype)
+        pack(graph, [fetches], context.worker_device, pack_bytes, context.bucket_bytes, wire_dtype)
     traces = []
     with session_of(servers, graph) as session:
         session.run(init)

@@ -7,6 +7,7 @@ from stepping import OPTIMIZERS, PACK, Run, build, deep
 
 from ps_train import transport
 from ps_train.compat import tf, tf1
+from ps_train.config import BUCKET_BYTES
 from ps_train.model import ModelSpec
 from ps_train.transport import pack
 
@@ -216,7 +217,7 @@ def test_a_gradient_that_is_too_large_for_its_type_is_found_where_it_is_made(ser
 class TestPushes:
     """What of the gradients of a script, made by TensorFlow's own optimizers, goes together."""
 
-    def pushed(self, pack_bytes=PACK, num_trained=3, chained=False):
+    def pushed(self, pack_bytes=PACK, num_trained=3, chained=False, bucket_bytes=BUCKET_BYTES):
         """(ops that the packed gradients go to, pieces by device)."""
         with tf1.Graph().as_default() as graph:
             with tf1.device("/job:ps/task:0"):
@@ -231,7 +232,13 @@ class TestPushes:
                     with tf1.control_dependencies(done):
                         gradients.append((tf.exp(tf.fill([2], float(number))), variable))
                 optimizer.apply_gradients(gradients[-1:] if chained else gradients)
-            pack(graph, [tf1.get_collection(tf1.GraphKeys.TRAIN_OP)], "/job:worker/task:0", pack_bytes)
+            pack(
+                graph,
+                [tf1.get_collection(tf1.GraphKeys.TRAIN_OP)],
+                "/job:worker/task:0",
+                pack_bytes,
+                bucket_bytes,
+            )
             ops = [op for op in graph.get_operations() if op.type == "ResourceApplyGradientDescent"]
             return [("pack_pushes" in op.inputs[2].op.name, op.inputs[2].op.device) for op in ops]
 
@@ -248,6 +255,5 @@ class TestPushes:
         """Together they would wait for themselves."""
         assert not any(is_packed for is_packed, _ in self.pushed(chained=True))
 
-    def test_no_more_than_a_message_holds(self, monkeypatch):
-        monkeypatch.setattr(transport, "MAX_PACK_BYTES", 16)
-        assert [is_packed for is_packed, _ in self.pushed()] == [True, True, False, False]
+    def test_no_more_than_a_bucket_holds(self):
+        assert [is_packed for is_packed, _ in self.pushed(bucket_bytes=16)] == [True, True, False, False]

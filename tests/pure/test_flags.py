@@ -76,6 +76,7 @@ EVERY_SETTING = TrainConfig(
     on_worker_loss="continue",
     on_nan="skip",
     pack_bytes="4096",
+    bucket_bytes=524288,
     partition="auto",
     wire_dtype="bfloat16",
     fuse_bytes="8192",
