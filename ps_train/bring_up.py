@@ -84,7 +84,7 @@ class SessionCreator(tf1.train.SessionCreator):
             self._variables = tf1.global_variables()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(self._variables))
             self._global_step = tf1.train.get_global_step()
-        # Held while the graph's wiring changes, or a session of another thread takes it.
+        # Held while the graph's wiring changes, or `make_session_aside` takes it.
         self.rewiring = threading.Lock()
         self.fused: Any = None  # what became of small variables; see `fusing`
         self.first_pull: Any = None  # op to be run before the first step; see `prefetch`

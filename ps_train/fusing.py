@@ -48,13 +48,11 @@ class Fused(NamedTuple):
     Attributes:
       load: ops that move the variables' values into the flat ones; each is run by itself, in their order, once the variables
         were initialized or restored.
-      layout: text that is the same for two tasks whose flat variables are.
-      num_variables: how many variables and slots are pieces now.
+      layout: JSON, for each flat variable a list of its name and its pieces'; the same for two tasks whose flat variables are.
     """
 
     load: tuple
     layout: str
-    num_variables: int
 
 
 def fuse(graph, runs, worker, fuse_bytes, bucket_bytes, wire_dtype=EXACT, cold=(), kept=None):
@@ -97,7 +95,7 @@ def fuse(graph, runs, worker, fuse_bytes, bucket_bytes, wire_dtype=EXACT, cold=(
     moved.update((op.name, other) for op, other in replaced.items())
     _fetch_in_place(graph, moved)
     layout = json.dumps([[flat.handle.op.name, *(m.op.name for m in flat.members)] for flat in flats])
-    return Fused(load, layout, sum(len(flat.members) for flat in flats))
+    return Fused(load, layout)
 
 
 def _fuse_updates(number, group):
