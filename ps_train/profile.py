@@ -44,7 +44,7 @@ class Evenly(Generic[T]):
     """
 
     def __init__(self, limit: int):
-        self._limit = max(limit, 2)
+        self._limit = limit
         self._offered = 0
         self.values: list[T] = []
         self.stride = 1

@@ -24,6 +24,8 @@ from ps_train.local_config import fill_in
 
 BENCH_SECS = 15.0
 PROFILE_STEPS = 20
+# So that MIN_TRACES are always kept, though every second one is dropped when there are more.
+MIN_PROFILE_STEPS = 4
 
 
 class Plan(NamedTuple):
@@ -62,6 +64,11 @@ def make_config(values: FlagValues) -> Plan:
     if not problems:
         tasks = _of_tasks(config)
         problems += tasks.problems(values.num_workers)
+        if 0 < tasks.profile_steps < MIN_PROFILE_STEPS:
+            problems.append(
+                f"--profile_steps={tasks.profile_steps} is too few for the command bench. Expected {MIN_PROFILE_STEPS} or more, "
+                f"or leave it out for {PROFILE_STEPS}."
+            )
     if problems:
         raise UsageError.from_problems(problems)
     return Plan(tasks, values.num_ps, values.num_workers, secs, values.json, config.report_file)

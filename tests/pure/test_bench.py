@@ -8,6 +8,7 @@ from test_verdict import worker
 from ps_train import bench, flags
 from ps_train.commands.bench import make_config
 from ps_train.errors import UsageError
+from ps_train.profile import Evenly
 
 
 def plan(*args):
@@ -58,6 +59,21 @@ def test_all_problems_at_once(tmp_path):
     assert "--profile_steps=-1 is out of range. Expected a whole number from 0." in found
     assert "--num_ps=0 is out of range. Expected a whole number from 1." in found
     assert f"--log_dir={__file__} is a file. Expected a directory." in found and "x.py" in text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_too_few_steps_to_judge_by(count):
+    assert problems(f"--profile_steps={count}") == [
+        f"--profile_steps={count} is too few for the command bench. Expected 4 or more, or leave it out for 20."
+    ]
+
+
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 20])
+def test_what_it_waits_for_comes_and_stays(count):
+    kept = Evenly(plan(f"--profile_steps={count}").config.profile_steps)
+    for number in range(1, 100):
+        kept.append(number)
+        assert len(kept.values) >= min(number, bench.MIN_TRACES)
 
 
 def test_flags_of_other_commands():

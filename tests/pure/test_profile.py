@@ -35,6 +35,16 @@ def test_those_that_are_made_one_by_one_are_spread_by_making_fewer():
     assert 4 <= len(kept.values) <= 8 and max(gaps) <= 2 * min(gaps)
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_no_more_are_kept_than_was_asked_for(limit):
+    offered, made = Evenly(limit), Evenly(limit)
+    for value in range(20):
+        offered.add(value)
+        made.append(value)
+        assert max(len(offered.values), len(made.values)) <= limit
+    assert offered.values[0] == made.values[0] == 0
+
+
 def test_parts_add_up_to_the_untraced_step():
     traces = [trace(10, compute=6, pull=4)] * 3
     shorter = mean_parts(traces, 0.005)  # tracing has slowed it down
