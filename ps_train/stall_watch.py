@@ -20,6 +20,7 @@ from ps_train import stacks, stall
 from ps_train.board import NO_ANSWER, BoardError
 from ps_train.liveness import BEAT_SECS, CALL_SECS, awake_clock
 from ps_train.logs import log
+from ps_train.step_trace import LEDGER_NAMES
 from ps_train.updates.accumulators import AccumulatorReader
 from ps_train.updates.standing import LedgerReader, describe
 
@@ -27,7 +28,6 @@ QUIET_SECS = 1.0
 WINDOW_SECS = 1.0  # what lasts as long as this stands still
 PATIENCE = 3  # times the usual step
 NUM_USUAL = 8
-LEDGER_NAMES = "ps_train_sync"
 
 
 class StallWatch:

@@ -92,6 +92,11 @@ class Ledger:
         with tf1.device(self.device), tf1.name_scope(self.name + "_arrive"):
             return self._locked(lambda s: self._arrive(s, granted)).op
 
+    def wait_for_token(self):
+        """Blocks until this replica is paid its token, the number of the next round; returns that."""
+        with tf1.device(self.device), tf1.name_scope(self.name + "_token"):
+            return self._tokens[self.replica].dequeue()
+
     def wait_for_go(self):
         """Blocks until the round is full; the number of gradients in it. Marks the update as running.
 

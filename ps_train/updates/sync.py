@@ -32,6 +32,7 @@ from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
 from ps_train.split_variable import parts_of
+from ps_train.step_trace import LEDGER_NAMES
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
 from ps_train.updates.parcels import in_order, send_gradients
@@ -136,7 +137,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             )  # a caller's control dependencies, as UPDATE_OPS, are the step's alone:
         with tf1.control_dependencies(None), tf1.name_scope(None, self._name):  # the update would read input
             self.ledger = Ledger(
-                f"ps_train_sync{count}", self._total_num_replicas, self._replicas_to_aggregate,
+                f"{LEDGER_NAMES}{count}", self._total_num_replicas, self._replicas_to_aggregate,
                 context.replica, context.control_device,
             )  # fmt: skip
             train_op = self._build(grads_and_vars, context, before)
@@ -168,8 +169,8 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
                 pushes.append(_push(accumulator, gradient, granted))
         with tf1.control_dependencies([tf.group(*pushes)]):
             arrival = self.ledger.arrive(granted)
-        with tf1.control_dependencies([arrival]), tf1.device(self.ledger.device):
-            token = self.ledger._tokens[self.ledger.replica].dequeue()
+        with tf1.control_dependencies([arrival]):
+            token = self.ledger.wait_for_token()
         with tf1.control_dependencies([token]), tf1.device(self._global_step.device):
             self.step_after = self._global_step.read_value()
         with tf1.device(context.worker_device):

@@ -54,6 +54,15 @@ def test_its_own_part_of_the_variables_does_not_travel(make_colocated):
         assert list(profile["ps"]) == [f"ps:{1 - index}"]
 
 
+def test_the_wait_for_a_slow_worker_is_no_input(make_colocated):
+    """The first worker takes its token from a queue of its own process."""
+    job = make_colocated(2, "--train_steps=100", "--update=sync", "--profile_steps=5", params="slow=1:60")
+    job.start_all()
+    job.expect_exits(0)
+    parts = job.tasks[0].report["profile"]["parts"]
+    assert parts["wait"] > 0.03 > 3 * parts["input"]
+
+
 @pytest.mark.parametrize("victim", ["worker:0", "worker:1"])
 def test_a_worker_that_was_killed_comes_back(make_colocated, victim):
     flags = ["--train_steps=400", "--save_checkpoint_steps=50", "--log_every_secs=0.2"]

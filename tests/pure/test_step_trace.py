@@ -101,6 +101,20 @@ def test_a_token_that_is_waited_for_is_a_wait():
     }  # fmt: skip
 
 
+def test_a_worker_that_is_the_ps_of_the_token_waits_for_it_and_not_for_input():
+    """With --colocate_ps the first worker's own ops are those of ps:0: its input queue, the round's lock and its token."""
+    ops = [
+        op("batch_queue_Dequeue", "QueueDequeueV2", 0, 3),
+        op("sync_replicas/ps_train_sync0_claim/MutexLock", "MutexLock", 3, 4),
+        op("matmul", "MatMul", 4, 8),
+        op("sync_replicas/ps_train_sync0_token/fifo_queue_1_Dequeue", "QueueDequeueV2", 8, 20),
+    ]
+    parts = step_trace.read(stats(ps=ops), "ps:0").parts
+    assert {part: round(1000 * secs, 6) for part, secs in parts.items()} == {
+        "input": 3, "wait": 13, "compute": 4,
+    }  # fmt: skip
+
+
 def test_a_tensor_of_an_op_that_is_not_in_the_trace_counts_by_its_bytes_alone():
     step = stats(
         worker=[op("matmul", "MatMul", 5, 9), received("renamed", PS, WORKER, 5, 640)],
