@@ -16,6 +16,7 @@
 
 import contextlib
 import functools
+import statistics
 import time
 from typing import Any
 
@@ -182,13 +183,14 @@ class Profiler:
 
     def _summarize(self):
         config, traces = self._config, self._traces.values
-        step_secs, cores_used = _median(self._times.values), self._first.cores_used_until(self._last)
+        step_secs = statistics.median(self._times.values)
+        cores_used = self._first.cores_used_until(self._last)
         return Profile(
             worker=str(self._context.task),
             num_traces=len(traces),
             secs=self._last.secs - self._first.secs,
             step_secs=step_secs,
-            traced_step_secs=_median(self._traced_times.values),
+            traced_step_secs=statistics.median(self._traced_times.values),
             steps_per_sec=self._num_timed / self._timed_secs,
             parts=mean_parts(traces, step_secs),
             least_wait_secs=least_wait(traces),
@@ -290,8 +292,3 @@ def _is_local(address):
     with contextlib.suppress(OSError):
         return is_own_address(split_address(address)[0])
     return False
-
-
-def _median(values):
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

@@ -12,6 +12,7 @@
 A model whose steps take long by nature is told of once: from then on the bound is a multiple of its usual step.
 """
 
+import statistics
 import threading
 import time
 from collections import deque
@@ -71,7 +72,7 @@ class StallWatch:
     @property
     def bound_secs(self):
         """How long a step may take before it is looked into."""
-        usual = sorted(self._intervals)[(len(self._intervals) - 1) // 2] if self._intervals else 0.0
+        usual = statistics.median_low(self._intervals) if self._intervals else 0.0
         return max(self._runtime.timeouts.stall_secs, PATIENCE * usual)
 
     def _count(self):
