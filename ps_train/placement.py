@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.splitting import AUTO, SPLIT_PARTS, SPLITTABLE, Splitter
-from ps_train.wording import as_bytes, imbalance
+from ps_train.wording import LOPSIDED, as_bytes, imbalance
 
-LOPSIDED = 1.5  # the fullest ps over the mean, from which on it is worth a word,
-LARGE_BYTES = 10_000_000  # if what is in the way has as many
+LARGE_BYTES = 10_000_000  # what is in the way of evenly filled ps tasks is worth a word if it has as many
 STRING_BYTES = 8  # counted for an element whose size nobody knows
 
 

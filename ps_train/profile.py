@@ -98,6 +98,36 @@ class PsFigures:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What the verdict has to know of the job; each is read there.
+
+    Attributes:
+      update: 'async' or 'sync'.
+      num_ps, num_workers: ps tasks, and training tasks.
+      quorum: gradients per synchronous update.
+      is_colocated: the process of each worker is a ps, too.
+      partition, wire_dtype, prefetch, pack_bytes, fuse_bytes, bucket_bytes: as in `task_context`.
+    """
+
+    update: str
+    num_ps: int
+    num_workers: int
+    quorum: int
+    is_colocated: bool
+    partition: str
+    wire_dtype: str
+    prefetch: bool
+    pack_bytes: int
+    fuse_bytes: int
+    bucket_bytes: int
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether workers wait for one another."""
+        return self.update == "sync"
+
+
+@dataclass(frozen=True)
 class Profile:
     """What one worker has found.
 
@@ -111,8 +141,8 @@ class Profile:
       parts: of PARTS -> seconds of a step; they add up to `step_secs`.
       least_wait_secs: the shortest wait in a traced step: if it came last, what the update itself takes.
       cores_used, cores: processors that its process kept busy, and that it may use.
+      settings: of the job.
       is_probe_alone: no other worker trained while the links were probed.
-      settings: those that the verdict depends on: update, batch_size, pack_bytes, wire_dtype, num_workers, is_colocated.
       ps: name -> PsFigures.
       rates: name of each training task -> its local steps a second, as the boards had it.
     """
@@ -127,8 +157,8 @@ class Profile:
     least_wait_secs: float
     cores_used: float
     cores: int
+    settings: Settings
     is_probe_alone: bool = True
-    settings: Mapping[str, Any] = field(default_factory=dict)
     ps: Mapping[str, PsFigures] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
 
@@ -146,7 +176,7 @@ class Profile:
             name: PsFigures(**{**each, "traffic": Traffic(**each["traffic"])})
             for name, each in values["ps"].items()
         }
-        return cls(**{**values, "ps": ps})
+        return cls(**{**values, "settings": Settings(**values["settings"]), "ps": ps})
 
 
 def mean_parts(traces: Sequence[StepTrace], step_secs: float) -> dict[str, float]:

@@ -22,11 +22,14 @@ def lines(profiles: Sequence[Profile]) -> list[str]:
     rows = [_worker_row(profile) for profile in profiles]
     found = _aligned([("worker", "steps/s", "ms/step", *PARTS, "CPU"), *rows])
     links = [(p.worker, name, ps) for p in profiles for name, ps in p.ps.items()]
-    found += _aligned([
-        ("line", "MB pulled", "pushed", "messages", "MB/s pull", "alone", "MB/s push", "alone", "CPU of ps"),
-        *(_link_row(worker, name, ps) for worker, name, ps in links),
-    ])  # fmt: skip
+    if links:  # a colocated job of one worker has none
+        found += _aligned([
+            ("line", "MB pulled", "pushed", "messages", "MB/s pull", "alone", "MB/s push", "alone", "CPU of ps"),
+            *(_link_row(worker, name, ps) for worker, name, ps in links),
+        ])  # fmt: skip
     found += bars(profiles)
+    if links and profiles[0].settings.is_colocated:
+        found.append("CPU of ps is that of its process, the worker's work in it included.")
     notes = [p.worker for p in profiles if not p.is_probe_alone]
     if notes:
         found.append(

@@ -30,7 +30,7 @@ from ps_train.logs import log
 from ps_train.net import is_own_address
 from ps_train.probe import LinkProbe
 from ps_train.processors import cpu_secs, num_cores
-from ps_train.profile import Evenly, Profile, PsFigures, least_wait, mean_parts, usual_traffic
+from ps_train.profile import Evenly, Profile, PsFigures, Settings, least_wait, mean_parts, usual_traffic
 from ps_train.verdict import judge
 
 GATE_SECS = 30.0
@@ -50,7 +50,7 @@ class Profiler:
     """
 
     def __init__(self, runtime, config, clock=time.perf_counter, sleep=time.sleep):
-        self._runtime, self._config, self._clock, self._sleep = runtime, config, clock, sleep
+        self._runtime, self._clock, self._sleep = runtime, clock, sleep
         self._context, self._monitor = runtime.context, runtime.monitor
         self._probe = LinkProbe(runtime.context)
         self._link_rates = {}
@@ -182,7 +182,7 @@ class Profiler:
             log.info("%s", line)
 
     def _summarize(self):
-        config, traces = self._config, self._traces.values
+        traces = self._traces.values
         step_secs = statistics.median(self._times.values)
         cores_used = self._first.cores_used_until(self._last)
         return Profile(
@@ -197,15 +197,7 @@ class Profiler:
             cores_used=(self._last.cpu_secs - self._first.cpu_secs) / (self._last.secs - self._first.secs),
             cores=num_cores(),
             is_probe_alone=self._is_probe_alone,
-            settings={
-                "update": self._context.update,
-                "batch_size": config.batch_size,
-                "pack_bytes": self._context.pack_bytes,
-                "wire_dtype": self._context.wire_dtype,
-                "num_workers": self._context.cluster.num_workers,
-                "quorum": self._context.quorum,
-                "is_colocated": self._context.cluster.is_colocated,
-            },
+            settings=_settings(self._context),
             ps={
                 name: self._ps_figures(name, traffic, cores_used)
                 for name, traffic in usual_traffic(traces).items()
@@ -286,6 +278,22 @@ class ProfilingRunner(StepRunner):
             finally:
                 self._calls = plain
         return metadata.step_stats
+
+
+def _settings(context):
+    return Settings(
+        update=context.update,
+        num_ps=context.cluster.num_ps,
+        num_workers=context.cluster.num_workers,
+        quorum=context.quorum,
+        is_colocated=context.cluster.is_colocated,
+        partition=context.partition,
+        wire_dtype=context.wire_dtype,
+        prefetch=context.prefetch,
+        pack_bytes=context.pack_bytes,
+        fuse_bytes=context.fuse_bytes,
+        bucket_bytes=context.bucket_bytes,
+    )
 
 
 def _is_local(address):

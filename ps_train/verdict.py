@@ -9,8 +9,10 @@
 2. In sync the update is made while the workers wait. What the least of all waits took is the update; only what is beyond it is
    waiting for others.
 3. A transfer is slow for one of these reasons, looked for in this order: most of its time is the update's; a link is full
-   (FULL_LINK); there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES); the processors of a ps are busy (BUSY_PS), or
-   those of a host that has all tasks (BUSY_HOST); loopback, which is no link, is full; else it is the delay of each message.
+   (FULL_LINK); there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES) that a flag would join; the processors of a ps
+   are busy (BUSY_PS), or those of a host that has all tasks (BUSY_HOST); loopback, which is no link, is full; else it is the delay of
+   each message.
+4. With --colocate_ps the processors of a ps are those of its worker, counted once, and busy when those of a host would be.
 """
 
 from __future__ import annotations
@@ -20,16 +22,19 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ps_train.config import AUTO_PACK_BYTES, BUCKET_BYTES
 from ps_train.profile import Profile
 from ps_train.step_trace import INPUT, PULL, PUSH, UPDATE, WAIT
 from ps_train.timeline import COMPUTE, OTHER
-from ps_train.wording import as_bytes
+from ps_train.wording import LOPSIDED, as_bytes, imbalance
 
 # Of what the probe's single large tensor got: real traffic, which starts and ends and meets that of others, gets no more.
 FULL_LINK = 0.6
 # On loopback, 4 KB and 16 KB messages take about as long as empty ones; from some 10 of them on packing pays.
 SMALL_MESSAGE_BYTES = 16 * 1024
 MANY_MESSAGES = 20
+# Pulled from one ps. The smallest variable that --partition=auto splits, of 8 MiB, has as many in 8 bits.
+SPLIT_BYTES = 2 * 2**20
 # Of its processors. Receiving and applying one tensor uses one; several at once are seldom spread evenly.
 BUSY_PS = 0.6
 # All tasks of one host together, of its processors: the system needs the rest.
@@ -47,6 +52,8 @@ TRANSFER = "transfer"
 ON_ONE_HOST = (
     "On one host the bytes are copied by the same processors that compute: measure on real hosts, too."
 )
+
+LARGER_BATCH = "A larger --batch_size computes more for the same bytes."
 
 
 class Verdict(NamedTuple):
@@ -87,10 +94,8 @@ def judge(profiles: Sequence[Profile]) -> Verdict:
 def group_shares(profiles: Sequence[Profile]) -> dict[str, float]:
     """Share of the step of each group; they add up to 1."""
     groups = dict.fromkeys((INPUT, COMPUTE, TRANSFER, WAIT, OTHER), 0.0)
-    update_secs = min(profile.least_wait_secs for profile in profiles)
     for profile in profiles:
-        parts = dict(profile.parts)
-        inside = min(update_secs, parts[WAIT]) if profile.settings.get("update") == "sync" else 0.0
+        parts, inside = profile.parts, _update_in_wait(profiles, profile)
         own = {
             INPUT: parts[INPUT],
             COMPUTE: parts[COMPUTE],
@@ -123,7 +128,7 @@ def fullest_line(profiles: Sequence[Profile]) -> Line | None:
     lines = []
     for profile in profiles:
         steps_per_sec = sum(profile.rates.values()) or profile.steps_per_sec
-        together = _num_workers(profiles) if profile.settings.get("update") == "sync" else 1
+        together = profile.settings.num_workers if profile.settings.is_sync else 1
         for name, ps in profile.ps.items():
             for way, num_bytes, rate, limit in (
                 (PULL, ps.traffic.pulled_bytes, together * ps.pull_rate, ps.link_pull_rate),
@@ -137,47 +142,71 @@ def fullest_line(profiles: Sequence[Profile]) -> Line | None:
 def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
     first = profiles[0]
     all_ps = [ps for profile in profiles for ps in profile.ps.values()]
-    is_local = all(ps.is_local for ps in all_ps)
+    is_local = bool(all_ps) and all(ps.is_local for ps in all_ps)
     line = fullest_line(profiles)
     moved = sum(ps.traffic.pulled_bytes + ps.traffic.pushed_bytes for ps in first.ps.values())
     count = sum(ps.traffic.pull_messages + ps.traffic.push_messages for ps in first.ps.values())
     begin = f"{share} moves {as_bytes(round(moved))} in {count:.0f} messages and applies them"
-    busiest = max(all_ps, key=lambda ps: (ps.cores_used or 0.0) / (ps.cores or 1))
-    used, cores = busiest.cores_used or 0.0, busiest.cores or 1
-    busy = f"{begin}, and a ps keeps {used:.1f} of {cores} processors busy"
+    begin = begin if count else f"{share} applies gradients"
+    holder = busiest_holder(profiles)
+    busy = f"{begin}, and {holder.name} keeps {holder.used:.1f} of {holder.cores} processors busy"
     busy += f", all tasks here {host_used(profiles):.1f}" if is_local else ""
     update = statistics.fmean(p.parts[UPDATE] + _update_in_wait(profiles, p) for p in profiles)
     if update > statistics.fmean(p.parts[PULL] + p.parts[PUSH] for p in profiles):
-        return Verdict(PS_CPU_BOUND, f"{busy}; most of that is the update", _ps_advice(first, is_local))
+        advice = [*_fuse_advice(first), *_ps_advice(profiles, is_local)]
+        return Verdict(PS_CPU_BOUND, f"{busy}; most of that is the update", advice)
     is_full = line is not None and line.used >= FULL_LINK
     if line is not None and is_full and not is_local:
         why = f"{begin}, and the link of {line.ps} is used to {100 * line.used:.0f}% ({line.way})"
-        return Verdict(WIRE_BOUND, why, _wire_advice(first))
-    if (
-        first.settings.get("pack_bytes") == 0
-        and count >= MANY_MESSAGES
-        and moved / count <= SMALL_MESSAGE_BYTES
-    ):
+        return Verdict(WIRE_BOUND, why, _wire_advice(profiles))
+    joining = _joining_advice(first)
+    if joining and count >= MANY_MESSAGES and moved / count <= SMALL_MESSAGE_BYTES:
         why = f"{begin}, {as_bytes(round(moved / count))} each: the messages count, not the bytes"
-        return Verdict(
-            MESSAGE_BOUND, why, ["--pack_bytes=auto has small variables and gradients travel together."]
-        )
-    if used >= BUSY_PS * cores or is_local and host_used(profiles) >= BUSY_HOST * cores:
-        return Verdict(PS_CPU_BOUND, busy, _ps_advice(first, is_local))
+        return Verdict(MESSAGE_BOUND, why, joining)
+    if holder.is_busy or is_local and host_used(profiles) >= BUSY_HOST * holder.cores:
+        return Verdict(PS_CPU_BOUND, busy, _ps_advice(profiles, is_local))
     if line is not None and is_full:
         why = f"{begin}, as fast as loopback lets them: {100 * line.used:.0f}% of it ({line.way})"
-        return Verdict(WIRE_BOUND, why, [ON_ONE_HOST, *_wire_advice(first)])
+        return Verdict(WIRE_BOUND, why, [*_one_host_advice(first), LARGER_BATCH])
     use = "" if line is None else f", though no link is used to more than {100 * line.used:.0f}%"
     why = f"{begin}{use} and no ps is busy: each message takes its time"
-    return Verdict(WIRE_BOUND, why, _delay_advice(first))
+    return Verdict(WIRE_BOUND, why, _delay_advice(first, is_local))
+
+
+class Holder(NamedTuple):
+    """A process that holds variables.
+
+    Attributes:
+      name: as it is spoken of.
+      used, cores: processors that it keeps busy, and that it may use.
+      limit: of its processors, from which on it is busy.
+    """
+
+    name: str
+    used: float
+    cores: int
+    limit: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether what goes to it has to wait for its processors."""
+        return self.used >= self.limit * self.cores
+
+
+def busiest_holder(profiles: Sequence[Profile]) -> Holder:
+    """The one that is nearest to its limit. A worker that is a ps, too, computes with the same processors."""
+    is_colocated = profiles[0].settings.is_colocated
+    name, limit = ("a worker with its ps", BUSY_HOST) if is_colocated else ("a ps", BUSY_PS)
+    found = [(ps.cores_used or 0.0, ps.cores or 1) for profile in profiles for ps in profile.ps.values()]
+    if is_colocated:
+        found += [(profile.cores_used, profile.cores) for profile in profiles]
+    used, cores = max(found, key=lambda pair: pair[0] / pair[1], default=(0.0, 1))
+    return Holder(name, used, cores, limit)
 
 
 def _judge_wait(profiles: Sequence[Profile], share: str) -> Verdict:
     why = f"{share} waits for the gradients of other workers"
-    advice = [
-        "--replicas_to_aggregate=N, less than the workers, goes on without the last ones.",
-        "--update=async has nobody wait.",
-    ]
+    advice = [*_quorum_advice(profiles[0]), "--update=async has nobody wait."]
     waits = {profile.worker: profile.parts[WAIT] for profile in profiles}
     slow = min(profiles, key=lambda profile: profile.parts[WAIT])
     if len(waits) > 1 and slow.parts[WAIT] < STRAGGLER * statistics.fmean(waits.values()):
@@ -186,6 +215,11 @@ def _judge_wait(profiles: Sequence[Profile], share: str) -> Verdict:
         why += f"; {slow.worker} is the slow one, {reason} takes {100 * shares[reason]:.0f}% of its step"
         advice = [*judge([_without_wait(slow)]).advice[:1], *advice]
     return Verdict(WAIT_BOUND, why, advice)
+
+
+def _quorum_advice(profile: Profile) -> list[str]:
+    quorum = profile.settings.quorum
+    return [f"--replicas_to_aggregate=N, less than {quorum}, goes on without the last ones."] * (quorum > 1)
 
 
 def _without_wait(profile: Profile) -> Profile:
@@ -197,27 +231,48 @@ def _without_wait(profile: Profile) -> Profile:
 
 
 def host_used(profiles: Sequence[Profile]) -> float:
-    """Processors that the workers and the ps tasks keep busy together."""
+    """Processors that the workers and the ps tasks keep busy together, each process counted once."""
+    settings = profiles[0].settings
+    workers = statistics.fmean(profile.cores_used for profile in profiles) * settings.num_workers
+    if settings.is_colocated:
+        return workers
     ps = {name: figures.cores_used or 0.0 for profile in profiles for name, figures in profile.ps.items()}
-    workers = statistics.fmean(profile.cores_used for profile in profiles)
-    return sum(ps.values()) + workers * (profiles[0].settings.get("num_workers") or len(profiles))
+    return workers + sum(ps.values())
+
+
+def fullest_ps(profiles: Sequence[Profile]) -> str | None:
+    """The ps that sends so much more than the others that a large variable must be the reason, if there is one."""
+    pulled: dict[str, list[float]] = {}
+    for profile in profiles:
+        for name, ps in profile.ps.items():
+            pulled.setdefault(name, []).append(ps.traffic.pulled_bytes)
+    sizes = {name: statistics.fmean(each) for name, each in pulled.items()}
+    settings = profiles[0].settings
+    num_unused = 0 if settings.is_colocated else settings.num_ps - len(sizes)
+    if imbalance([*sizes.values(), *[0.0] * num_unused]) < LOPSIDED:
+        return None
+    fullest = max(sizes, key=lambda name: sizes[name])
+    return fullest if sizes[fullest] >= SPLIT_BYTES else None
 
 
 def _update_in_wait(profiles: Sequence[Profile], profile: Profile) -> float:
-    is_sync = profile.settings.get("update") == "sync"
-    return min(min(p.least_wait_secs for p in profiles), profile.parts[WAIT]) if is_sync else 0.0
+    """What of a worker's wait is the update; without other workers there is nothing else to wait for."""
+    if not profile.settings.is_sync:
+        return 0.0
+    least = min(p.least_wait_secs for p in profiles)
+    return profile.parts[WAIT] if profile.settings.num_workers == 1 else min(least, profile.parts[WAIT])
 
 
 def _input_advice(profiles: Sequence[Profile]) -> list[str]:
     return [
         "In input_fn: map(..., num_parallel_calls=tf.data.AUTOTUNE), cache() before what is random, prefetch() last.",
-        f"More workers (--num_workers, now {_num_workers(profiles)}), on hosts of their own, read in parallel.",
+        f"More workers (--num_workers, now {profiles[0].settings.num_workers}), on hosts of their own, read in parallel.",
     ]
 
 
 def _compute_advice(profiles: Sequence[Profile]) -> list[str]:
     lines = [
-        f"More workers (--num_workers, now {_num_workers(profiles)}), on hosts of their own, compute in parallel."
+        f"More workers (--num_workers, now {profiles[0].settings.num_workers}), on hosts of their own, compute in parallel."
     ]
     if (
         any(ps.is_local for ps in profiles[0].ps.values())
@@ -235,40 +290,84 @@ def _compute_advice(profiles: Sequence[Profile]) -> list[str]:
     return lines
 
 
-def _wire_advice(profile: Profile) -> list[str]:
+def _wire_advice(profiles: Sequence[Profile]) -> list[str]:
+    settings = profiles[0].settings
     lines = (
         ["--wire_dtype=bfloat16 halves the bytes, int8 leaves a quarter."]
-        if profile.settings.get("wire_dtype") == "float32"
+        if settings.wire_dtype == "float32"
         else []
     )
     return [
         *lines,
-        *_more_ps(profile, "have a link each."),
-        "A larger --batch_size computes more for the same bytes.",
+        *_prefetch_advice(profiles[0]),
+        *_spread_advice(profiles, "have a link each"),
+        LARGER_BATCH,
     ]
 
 
-def _ps_advice(profile: Profile, is_local: bool) -> list[str]:
-    lines = _more_ps(profile, "share the work; a partitioner splits a large variable.")
+def _ps_advice(profiles: Sequence[Profile], is_local: bool) -> list[str]:
+    lines = _spread_advice(profiles, "share the work")
     if is_local:
-        lines.append(ON_ONE_HOST)
+        lines += _one_host_advice(profiles[0])
     return [*lines, "A larger --batch_size makes fewer updates for the same data."]
 
 
-def _more_ps(profile: Profile, why: str) -> list[str]:
-    if profile.settings.get("is_colocated"):
-        return []
-    return [f"More ps tasks (--num_ps, now {len(profile.ps)}), on hosts of their own, {why}"]
+def _one_host_advice(profile: Profile) -> list[str]:
+    """Fewer bits are none: they cost the same processors more than they save."""
+    if profile.settings.is_colocated:
+        return [ON_ONE_HOST]
+    return [
+        ON_ONE_HOST,
+        "--colocate_ps has each worker hold a part of the variables: what it reads of its own does not travel.",
+    ]
 
 
-def _delay_advice(profile: Profile) -> list[str]:
-    lines = ["A larger --batch_size has fewer steps do the same work."]
-    if profile.settings.get("pack_bytes") == 0:
-        lines.insert(0, "--pack_bytes=auto sends fewer messages.")
-    if profile.settings.get("update") == "sync":
-        lines.append("--update=async needs fewer round trips in a step.")
+def _spread_advice(profiles: Sequence[Profile], why: str) -> list[str]:
+    """How more ps tasks, or those that there are, take what one has now."""
+    settings, fullest = profiles[0].settings, fullest_ps(profiles)
+    is_whole = settings.partition == "none"
+    lines = []
+    if fullest is not None:
+        how = "--partition=auto" if is_whole else "A partitioner of yours"
+        lines.append(
+            f"{fullest} sends much more than the others. {how} splits a large variable, for hosts of their own."
+        )
+    if not settings.is_colocated:
+        more = f"More ps tasks (--num_ps, now {settings.num_ps}), on hosts of their own, {why}"
+        split = "; --partition=auto splits a large variable" if is_whole and fullest is None else ""
+        lines.append(f"{more}{split}.")
     return lines
 
 
-def _num_workers(profiles: Sequence[Profile]) -> int:
-    return profiles[0].settings.get("num_workers") or len(profiles)
+def _joining_advice(profile: Profile) -> list[str]:
+    """What would have more travel together than does now."""
+    lines = []
+    if profile.settings.pack_bytes < AUTO_PACK_BYTES:
+        lines.append("--pack_bytes=auto has small variables and gradients travel together.")
+    if profile.settings.bucket_bytes < AUTO_PACK_BYTES:
+        lines.append(
+            f"--bucket_bytes={BUCKET_BYTES}, the default, has more travel together than {profile.settings.bucket_bytes}."
+        )
+    return lines
+
+
+def _fuse_advice(profile: Profile) -> list[str]:
+    if profile.settings.fuse_bytes:
+        return []
+    return ["--fuse_bytes=auto keeps small variables that are updated alike as one, with one update."]
+
+
+def _prefetch_advice(profile: Profile) -> list[str]:
+    if profile.settings.is_sync or profile.settings.prefetch:
+        return []
+    return [
+        "--prefetch pulls the next step's variables while this one goes on; each gradient lacks the worker's own last update."
+    ]
+
+
+def _delay_advice(profile: Profile, is_local: bool) -> list[str]:
+    lines = [*_joining_advice(profile), *([] if is_local else _prefetch_advice(profile))]
+    lines.append("A larger --batch_size has fewer steps do the same work.")
+    if profile.settings.is_sync:
+        lines.append("--update=async needs fewer round trips in a step.")
+    return lines

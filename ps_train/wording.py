@@ -13,6 +13,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LOPSIDED = 1.5  # `imbalance`, from which on it is worth a word
+
 
 def shown(value: object, limit: int = 80) -> str:
     """`value` as a message quotes it: its repr on one line, cut if long."""
@@ -74,7 +76,7 @@ def describe_shares(shares: Iterable[tuple[str, int, int]]) -> str:
     return text
 
 
-def imbalance(sizes: Iterable[int]) -> float:
+def imbalance(sizes: Iterable[float]) -> float:
     """The largest over the mean; 1.0 if all are zero.
 
     >>> imbalance([8, 4]), imbalance([0, 0])

@@ -260,7 +260,7 @@ def test_traces_come_after_the_first_steps_and_ever_more_seldom(monkeypatch):
 def test_the_profile_is_in_the_report_and_the_table_in_the_log(monkeypatch, lines):
     clock = Clock()
     record = {"run": "a", "beat": 0, "local_steps": 0, "cpu_secs": 1.0, "cores": 4}
-    made = make_profiler("worker:0", {"worker:0": record, "worker:1": record}, clock, batch_size=7)
+    made = make_profiler("worker:0", {"worker:0": record, "worker:1": record}, clock)
     traces = functools.partial(step_trace.StepTrace, 0.01, {"compute": 0.01})
     monkeypatch.setattr(profiler.step_trace, "read", lambda stats, task: traces({}))
     for _ in range(600):
@@ -278,7 +278,8 @@ def test_the_profile_is_in_the_report_and_the_table_in_the_log(monkeypatch, line
         0.02,
         pytest.approx(100),
     )
-    assert found["rates"] == {"worker:0": 100.0} and found["settings"]["batch_size"] == 7
+    assert found["rates"] == {"worker:0": 100.0}
+    assert (found["settings"]["num_workers"], found["settings"]["quorum"]) == (3, 3)
     assert sum(found["parts"].values()) == pytest.approx(0.01)
     assert lines()[0].startswith("worker ") and "verdict: compute-bound: 100% of a step" in "\n".join(lines())
 

@@ -5,7 +5,16 @@ import json
 
 import pytest
 
-from ps_train.profile import Evenly, Profile, PsFigures, least_wait, mean_parts, usual_traffic, whole
+from ps_train.profile import (
+    Evenly,
+    Profile,
+    PsFigures,
+    Settings,
+    least_wait,
+    mean_parts,
+    usual_traffic,
+    whole,
+)
 from ps_train.step_trace import StepTrace, Traffic
 
 
@@ -74,8 +83,9 @@ def test_a_trace_that_lacks_messages_is_left_out():
 
 def test_a_report_can_hold_it():
     ps = {"ps:0": PsFigures(Traffic(4000, 500, 4, 1, 0.002, 0.0), 1e9, None, 0.5, 2, True)}
+    settings = Settings("sync", 2, 3, 2, False, "auto", "int8", False, 131072, 0, 67108864)
     profile = Profile(
-        "worker:0", 3, 9.0, 0.01, 0.02, 90.0, {"compute": 0.01}, 0.0, 0.9, 2, True, {"update": "sync"}, ps
+        "worker:0", 3, 9.0, 0.01, 0.02, 90.0, {"compute": 0.01}, 0.0, 0.9, 2, settings, True, ps
     )
     assert Profile.from_dict(json.loads(json.dumps(profile.as_dict()))) == profile
     assert profile.ps["ps:0"].pull_rate == 2_000_000 and profile.ps["ps:0"].push_rate == 0.0

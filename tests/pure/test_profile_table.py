@@ -37,3 +37,11 @@ def test_what_is_not_known():
     assert text[3].split()[-5:] == ["1000", "?", "1000", "?", "?"]
     assert text[-1].startswith("Others trained while worker:0 probed")
     assert MB == 1e6
+
+
+def test_a_colocated_ps():
+    settings = {"is_colocated": True}
+    text = lines([worker(settings=settings)])
+    assert text[-1] == "CPU of ps is that of its process, the worker's work in it included."
+    alone = lines([worker(ps_figures={}, settings=settings)])
+    assert len(alone) == 4 and not any("CPU of ps" in line for line in alone)

@@ -1,19 +1,20 @@
 """What is concluded from a job's figures: each verdict, at its threshold, and the flag that it names."""
 
+import dataclasses
+import pathlib
+import re
+
 import pytest
 
 from ps_train import verdict as rules
-from ps_train.profile import Profile, PsFigures
+from ps_train.profile import Profile, PsFigures, Settings
 from ps_train.step_trace import PARTS, Traffic
 from ps_train.verdict import fullest_line, group_shares, judge
 
-SETTINGS = {
-    "update": "async",
-    "batch_size": 32,
-    "pack_bytes": 131072,
-    "wire_dtype": "float32",
-    "num_workers": 2,
-}
+SETTINGS = Settings(
+    update="async", num_ps=1, num_workers=2, quorum=2, is_colocated=False, partition="none", wire_dtype="float32", prefetch=False,
+    pack_bytes=131072, fuse_bytes=524288, bucket_bytes=67108864,
+)  # fmt: skip
 MB = 1_000_000
 
 
@@ -29,9 +30,10 @@ def worker(
     """A step of 100 ms; what the parts in ms leave is other."""
     secs = {part: parts.get(part, 0) / 1000 for part in PARTS}
     secs["other"] += 0.1 - sum(secs.values())
+    all_ps = ps_figures if isinstance(ps_figures, dict) else {"ps:0": ps_figures or ps()}
     return Profile(
-        name, 10, 5.0, 0.1, 0.12, 10.0, secs, least_wait / 1000, cores_used, 4, True, {**SETTINGS, **(settings or {})},
-        {"ps:0": ps_figures or ps()}, rates or {},
+        name, 10, 5.0, 0.1, 0.12, 10.0, secs, least_wait / 1000, cores_used, 4,
+        dataclasses.replace(SETTINGS, **(settings or {})), True, all_ps, rates or {},
     )  # fmt: skip
 
 
@@ -71,8 +73,13 @@ def test_a_full_link():
         "60% of a step moves 40 MB in 8 messages and applies them, and the link of ps:0 is used to 91% (pull)"
     )
     assert found.advice[0] == "--wire_dtype=bfloat16 halves the bytes, int8 leaves a quarter."
-    half = judge([worker(pull=60, ps_figures=ps(link=1100), settings={"wire_dtype": "bfloat16"})])
+    assert found.advice[1].startswith("--prefetch pulls the next step's variables")
+    half = judge(
+        [worker(pull=60, ps_figures=ps(link=1100), settings={"wire_dtype": "bfloat16", "prefetch": True})]
+    )
     assert "--num_ps, now 1" in half.advice[0]
+    sync = judge([worker(pull=60, ps_figures=ps(link=1100), settings={"update": "sync"})])
+    assert sync.kind == "wire-bound" and not any("--prefetch" in line for line in sync.advice)
 
 
 def test_a_link_that_is_full_with_what_all_workers_send():
@@ -104,6 +111,14 @@ def test_many_small_messages():
     assert judge([worker(pull=60, ps_figures=many)]).kind == "ps-CPU-bound", "they are packed already"
 
 
+def test_what_is_joined_is_small():
+    many = ps(mb=1, messages=400)
+    for name, flag in (("pack_bytes", "--pack_bytes=auto"), ("bucket_bytes", "--bucket_bytes=67108864")):
+        found = judge([worker(pull=60, ps_figures=many, settings={name: 4096})])
+        assert found.kind == "message-bound" and len(found.advice) == 1 and found.advice[0].startswith(flag)
+    assert judge([worker(pull=60, ps_figures=many, settings={"fuse_bytes": 0})]).kind == "wire-bound"
+
+
 def test_a_busy_ps():
     busy = ps(used=4 * rules.BUSY_PS + 0.1, link=2000)
     found = judge([worker(pull=60, ps_figures=busy)] * 2)
@@ -125,18 +140,100 @@ def test_a_full_loopback():
     assert found.kind == "wire-bound" and found.why.endswith(
         "as fast as loopback lets them: 100% of it (pull)"
     )
-    assert found.advice[0].endswith("measure on real hosts, too.") and "bfloat16" in found.advice[1]
+    assert found.advice[0].endswith("measure on real hosts, too.")
+    assert found.advice[1].startswith("--colocate_ps ")
+    assert not any("bfloat16" in line for line in found.advice), "on one host it costs more than it saves"
 
 
 def test_a_long_update():
     found = judge([worker(pull=10, push=10, update=50)])
     assert found.kind == "ps-CPU-bound" and found.why.endswith("; most of that is the update")
+    assert not any("--fuse_bytes" in line for line in found.advice)
+    apart = judge([worker(pull=10, push=10, update=50, settings={"fuse_bytes": 0})])
+    assert apart.advice[0].startswith("--fuse_bytes=auto")
+
+
+def two_ps(first, second, **settings):
+    """A step that is bound by a busy ps, of two that send so many megabytes."""
+    figures = {"ps:0": ps(mb=first, used=3.0, link=2000), "ps:1": ps(mb=second, link=2000)}
+    return judge([worker(pull=60, ps_figures=figures, settings={"num_ps": 2, **settings})])
+
+
+def test_a_large_variable_that_one_ps_has():
+    found = two_ps(19, 1)
+    assert found.kind == "ps-CPU-bound"
+    assert found.advice[0] == (
+        "ps:0 sends much more than the others. --partition=auto splits a large variable, for hosts of their own."
+    )
+    assert found.advice[1] == "More ps tasks (--num_ps, now 2), on hosts of their own, share the work."
+    assert "A partitioner of yours splits" in two_ps(19, 1, partition="auto").advice[0]
+    full = {"ps:0": ps(mb=19, link=1000), "ps:1": ps(mb=1)}
+    assert "ps:0 sends" in judge([worker(pull=60, ps_figures=full)]).advice[2], "its link is full"
+
+
+def test_one_ps_has_all_of_it():
+    """The other one is in no trace."""
+    found = judge([worker(pull=60, ps_figures=ps(used=3.0, link=2000), settings={"num_ps": 2})])
+    assert found.advice[0].startswith("ps:0 sends much more") and "--num_ps, now 2" in found.advice[1]
+    own = {"num_ps": 2, "is_colocated": True}  # a worker does not see what it sends itself
+    found = judge([worker(pull=60, ps_figures=ps(used=3.9, link=2000), settings=own)])
+    assert found.kind == "ps-CPU-bound" and not any("sends" in line for line in found.advice)
+
+
+def test_ps_tasks_that_are_even_or_send_little():
+    assert two_ps(10, 10).advice[0].endswith("share the work; --partition=auto splits a large variable.")
+    assert two_ps(2, 0).advice[0].startswith("More ps tasks"), "nothing there is large"
+    assert two_ps(10, 10, partition="auto").advice[0].endswith("share the work.")
+
+
+COLOCATED = {"is_colocated": True}
+
+
+def test_the_processors_of_a_colocated_ps_are_those_of_its_worker():
+    other = ps(used=1.5, link=2000, is_local=True)
+    profiles = [worker(name, {f"ps:{1 - index}": other}, cores_used=1.5, settings=COLOCATED, pull=60)
+                for index, name in enumerate(("worker:0", "worker:1"))]  # fmt: skip
+    assert rules.host_used(profiles) == pytest.approx(3.0)
+    assert judge(profiles).kind == "wire-bound"
+    busy = [dataclasses.replace(profile, cores_used=1.8) for profile in profiles]
+    assert judge(busy).kind == "ps-CPU-bound" and "all tasks here 3.6" in judge(busy).why
+    assert not any("--colocate_ps" in line or "--num_ps" in line for line in judge(busy).advice)
+
+
+def test_a_colocated_ps_on_a_host_of_its_own():
+    """Its worker computes there, too: what would be much for a ps is not."""
+    for used, kind in ((2.5, "wire-bound"), (3.5, "ps-CPU-bound")):
+        one = worker(pull=60, ps_figures={"ps:1": ps(used=used, link=2000)}, settings=COLOCATED)
+        assert judge([one]).kind == kind
+    assert "a worker with its ps keeps 3.5 of 4 processors busy" in judge([one]).why
+
+
+def test_a_job_of_one_worker_that_holds_all():
+    """Nothing travels; what is not computed is the update, which takes now longer and now less."""
+    alone = {"update": "sync", "num_workers": 1, "quorum": 1, "is_colocated": True}
+    found = judge([worker(ps_figures={}, wait=60, compute=30, least_wait=10, settings=alone)])
+    assert (found.kind, found.why) == (
+        "ps-CPU-bound",
+        "60% of a step applies gradients, and a worker with its ps keeps 1.0 of 4 processors busy; most of that is the update",
+    )
+    assert found.advice == ["A larger --batch_size makes fewer updates for the same data."]
+
+
+def test_each_setting_is_read():
+    source = pathlib.Path(rules.__file__).read_text(encoding="utf-8")
+    for field in dataclasses.fields(Settings):
+        name = "is_sync" if field.name == "update" else field.name
+        assert re.search(rf"settings(\[0\])?\.{name}\b", source), field.name
 
 
 def test_messages_that_take_their_time():
     found = judge([worker(pull=60, ps_figures=ps(mb=1))])
     assert found.kind == "wire-bound" and "no link is used to more than 5% and no ps is busy" in found.why
-    assert found.advice == ["A larger --batch_size has fewer steps do the same work."]
+    prefetch, *others = found.advice
+    assert prefetch.startswith("--prefetch ")
+    assert others == ["A larger --batch_size has fewer steps do the same work."]
+    local = judge([worker(pull=60, ps_figures=ps(mb=1, is_local=True), cores_used=0.1)])
+    assert "no ps is busy" in local.why and list(local.advice) == others
 
 
 def test_waiting_for_a_slow_worker():
@@ -150,6 +247,14 @@ def test_waiting_for_a_slow_worker():
         "; worker:1 is the slow one, input takes 50% of its step"
     )
     assert "num_parallel_calls" in found.advice[0] and "--replicas_to_aggregate" in found.advice[1]
+
+
+@pytest.mark.parametrize("quorum, limit", [(3, "less than 3"), (2, "less than 2"), (1, None)])
+def test_backup_workers_there_are(quorum, limit):
+    settings = {"update": "sync", "num_workers": 3, "quorum": quorum}
+    *lines, last = judge([worker(wait=60, compute=20, settings=settings)] * 3).advice
+    assert last.startswith("--update=async")
+    assert lines == ([f"--replicas_to_aggregate=N, {limit}, goes on without the last ones."] if limit else [])
 
 
 def test_a_wait_that_everybody_has_is_the_update():
