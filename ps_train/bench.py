@@ -5,7 +5,8 @@
 1. The tasks are started as `launcher` starts them, with `--profile_steps`; nothing is saved.
 2. Each worker tells the boards for how long it has measured by now. When all have for `bench_secs`, with MIN_TRACES steps
    traced, or their data is used up, the tasks are ended in order.
-3. The workers' reports hold their profiles, those of the ps tasks their processor time. `conclude` puts them together.
+3. The workers' reports hold their profiles, those of the ps tasks their processor time. `conclude` puts them together; who gave
+   none, as a task that was killed, is named.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ps_train.verdict import group_shares, judge
 
 MIN_TRACES = 3
 NOTHING_SAVED = "no --train_dir: nothing is saved"
+NOTHING_TRACED = "No step was traced: the data was used up too soon. Have input_fn repeat() it, or give a smaller --batch_size."
 
 
 def run_bench(
@@ -148,10 +150,12 @@ class Bench(LocalCluster):
             return super()._conclude(inbox)
         reports = {str(task): self._follower.report(task) for task in self._cluster.tasks}
         found = {name: report["profile"] for name, report in reports.items() if report.get("profile")}
+        missing = self._missing(reports)
+        if not found and all(reports.values()):
+            missing = [NOTHING_TRACED]
+        for line in missing:
+            self._screen.complain(line)
         if not found:
-            self._screen.complain(
-                "No step was traced: the data was used up too soon. Have input_fn repeat() it, or give a smaller --batch_size."
-            )
             return EXIT_PERMANENT
         self.profiles = {name: Profile.from_dict(values) for name, values in found.items()}
         self.cpu_secs = {name: report.get("cpu_secs") for name, report in reports.items()}
@@ -163,6 +167,17 @@ class Bench(LocalCluster):
         ]
         self._screen.say("\n".join(text))
         return EXIT_DONE
+
+    def _missing(self, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """A line for each task that is not in the figures."""
+        lines = []
+        for task, end in self._policy.ends.items():
+            report = reports[str(task)]
+            if report and (report.get("profile") or task not in self._cluster.training_tasks):
+                continue
+            what = "traced no step" if report else "gave no report"
+            lines.append(f"{task} {what}: {end.reason}. Its log: {end.log}")
+        return lines
 
 
 class _Silent(Screen):

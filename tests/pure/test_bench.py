@@ -1,12 +1,16 @@
 """`ps_train bench`: its flags, when it has measured enough, and what it writes."""
 
 import json
+import signal
 
 import pytest
+from test_launcher import FakeScreen, FakeTask
 from test_verdict import worker
 
 from ps_train import bench, flags
+from ps_train.cluster import Cluster
 from ps_train.commands.bench import make_config
+from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.profile import Evenly
 
@@ -103,6 +107,49 @@ def test_what_is_written():
     )
     assert found["workers"]["worker:1"]["parts"]["compute"] == pytest.approx(0.06)
     assert sum(found["shares"].values()) == pytest.approx(1.0)
+
+
+MEASURED = {"reason": "stopped by SIGTERM", "cpu_secs": 1.0, "profile": worker(compute=60).as_dict()}
+UNTRACED = {"reason": "its data is used up", "cpu_secs": 1.0, "profile": None}
+
+
+def conclusion(folder, *reports):
+    """(status, complaints, what is said) of a bench whose ps and workers gave these reports; None: killed without one."""
+    workers = ",".join(f"127.0.0.1:{number}" for number in range(2, 1 + len(reports)))
+    cluster, screen = Cluster.from_hosts("127.0.0.1:1", workers), FakeScreen()
+    made = bench.Bench(1.0, TrainConfig(log_dir=str(folder)), cluster, None, screen, None)
+    for path in folder.iterdir():
+        path.unlink()
+    for task, report in zip(cluster.tasks, reports, strict=True):
+        running = made._tasks[task] = FakeTask(str(task))
+        running.status, running.ended_by = (0, None) if report else (137, signal.SIGKILL)
+        if report:
+            (folder / f"{task.job}{task.index}.json").write_text(json.dumps(report))
+        made._policy.note(made._end_of(task), is_ending=True)
+    return made._conclude(None), screen.complaints, "".join(screen.said)
+
+
+KILLED = "ended by SIGKILL, which may be the system's, for want of memory. Its log: logs"
+
+
+def test_who_gave_no_report_or_no_profile_is_named(tmp_path):
+    served = {"reason": "the job is over", "cpu_secs": 2.0, "profile": None}
+    assert conclusion(tmp_path, served, MEASURED, MEASURED)[:2] == (0, [])
+    status, complaints, said = conclusion(tmp_path, None, MEASURED, None, UNTRACED)
+    assert status == 0 and "verdict: compute-bound" in said
+    assert complaints == [
+        f"ps:0 gave no report: {KILLED}/ps:0.log",
+        f"worker:1 gave no report: {KILLED}/worker:1.log",
+        "worker:2 traced no step: its data is used up. Its log: logs/worker:2.log",
+    ]
+
+
+def test_nobody_gave_a_profile(tmp_path):
+    served = {"reason": "the job is over", "cpu_secs": 2.0, "profile": None}
+    status, complaints, said = conclusion(tmp_path, served, UNTRACED)
+    assert (status, said) == (1, "") and complaints[0].startswith("No step was traced: the data was used up")
+    status, complaints, said = conclusion(tmp_path, served, None)
+    assert (status, said, complaints) == (1, "", [f"worker:0 gave no report: {KILLED}/worker:0.log"])
 
 
 @pytest.mark.parametrize("flag", ["--autotune", "--local_steps=4", "--accumulate_steps=4"])
