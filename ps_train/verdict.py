@@ -167,7 +167,8 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
         return Verdict(PS_CPU_BOUND, busy, _ps_advice(profiles, is_local))
     if line is not None and is_full:
         why = f"{begin}, as fast as loopback lets them: {100 * line.used:.0f}% of it ({line.way})"
-        return Verdict(WIRE_BOUND, why, [*_one_host_advice(first), LARGER_BATCH])
+        advice = [*_one_host_advice(first), *_spread_advice(profiles, "have a link each"), LARGER_BATCH]
+        return Verdict(WIRE_BOUND, why, advice)
     use = "" if line is None else f", though no link is used to more than {100 * line.used:.0f}%"
     why = f"{begin}{use} and no ps is busy: each message takes its time"
     return Verdict(WIRE_BOUND, why, _delay_advice(first, is_local))

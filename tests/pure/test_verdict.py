@@ -141,7 +141,7 @@ def test_a_full_loopback():
         "as fast as loopback lets them: 100% of it (pull)"
     )
     assert found.advice[0].endswith("measure on real hosts, too.")
-    assert found.advice[1].startswith("--colocate_ps ")
+    assert found.advice[1].startswith("--colocate_ps ") and "have a link each" in found.advice[2]
     assert not any("bfloat16" in line for line in found.advice), "on one host it costs more than it saves"
 
 
