@@ -7,9 +7,11 @@ MonitoredSession asks all its hooks before and after each step and puts their fe
 step. A hook mostly wants the same each time: the calls for what was wanted are kept.
 """
 
+import copy
 from typing import Any
 
 from ps_train.compat import tf1
+from ps_train.errors import ModelError
 
 HIGHEST_OPTIONS = "trace_level", "timeout_in_ms", "inter_op_thread_pool"
 MAX_KNOWN = 8  # calls that are kept: hooks want one thing at one step and another at the next
@@ -61,9 +63,43 @@ class HookedSteps:
                 return call
         if len(self._known) >= MAX_KNOWN:
             return None
-        call = self._session.make_callable(self._fetches(wanted))
-        self._known.append((wanted, call))
+        kept = [_copied(fetches) for fetches in wanted]
+        call = self._session.make_callable(self._fetches(kept))
+        self._known.append((kept, call))
         return call
+
+
+class FeedlessHook(tf1.train.SessionRunHook):
+    """A hook of the user's in a job whose steps have several batches: it may fetch, but not feed.
+
+    It is asked once a step, as in TensorFlow. What it feeds may be meant for each batch, as a rate, or be a batch itself, which
+    would then be trained with several times. That cannot be told apart, so it is refused, and never given to some of the batches.
+
+    Args:
+      hook: `tf1.train.SessionRunHook`.
+      num_batches: of a step.
+    """
+
+    def __init__(self, hook, num_batches):
+        self._hook, self._num_batches = hook, num_batches
+        self.begin, self.after_create_session = hook.begin, hook.after_create_session
+        self.after_run, self.end = hook.after_run, hook.end
+
+    def before_run(self, run_context):
+        """The hook's; raises ModelError if it feeds."""
+        args = self._hook.before_run(run_context)
+        if args is not None and args.feed_dict:
+            names = ", ".join(str(getattr(key, "name", key)) for key in args.feed_dict)
+            raise feeds_refused(f"{type(self._hook).__name__} feeds {names}", self._num_batches)
+        return args
+
+
+def feeds_refused(what, num_batches):
+    """The ModelError for a feed, or for the lack of one, in a step of several batches."""
+    return ModelError(
+        f"{what}, and a step of {num_batches} batches takes no feeds: hooks are asked once for all of them. Compute the value in "
+        "the graph, as from the global step, or leave out --accumulate_steps or --local_steps."
+    )
 
 
 def _all_feeds(asked):
@@ -85,6 +121,18 @@ def _joint_options(options):
         for name, value in highest.items():
             setattr(joint, name, value)
     return joint
+
+
+def _copied(fetches):
+    """The same in containers of our own: a hook may change its own later on."""
+    if isinstance(fetches, dict):
+        copied = copy.copy(fetches)
+        copied.update((key, _copied(value)) for key, value in fetches.items())
+        return copied
+    if isinstance(fetches, (list, tuple)):
+        copies = [_copied(each) for each in fetches]
+        return fetches._make(copies) if hasattr(fetches, "_make") else type(fetches)(copies)
+    return fetches
 
 
 def _is_same(known, wanted):

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
-from ps_train.hooked_steps import HookedSteps
+from ps_train.explain import cause
+from ps_train.hooked_steps import HookedSteps, feeds_refused
 from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
 MAX_SKIPPED = 1000
+NOT_FED = "You must feed a value for "  # how TensorFlow's message begins
 STALE = (
     tf.errors.CancelledError,
     tf.errors.FailedPreconditionError,
@@ -370,11 +372,17 @@ class StepRunner:
         return Calls(step, make(self._start), make([self._add, self._fetches["examples"]]), hooked)
 
     def _run_batches(self):
-        """All batches of a step but the last."""
+        """All batches of a step but the last; hooks see none of them."""
         if self._num_adds:
             self._calls.start()
         for _ in range(self._num_adds):
-            self._step_hook.count_examples(self._calls.add()[1])
+            try:
+                _, examples = self._calls.add()
+            except tf.errors.InvalidArgumentError as error:
+                if NOT_FED not in error.message:
+                    raise
+                raise feeds_refused(cause(error), self._num_adds + 1) from error
+            self._step_hook.count_examples(examples)
 
     def _run_one(self, step_context):
         if self._wants_hooks():

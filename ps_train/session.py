@@ -25,6 +25,7 @@ from ps_train.ending import (
     tell_saved,
 )
 from ps_train.explain import as_model_error
+from ps_train.hooked_steps import FeedlessHook
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
 from ps_train.stall_watch import StallWatch
@@ -118,6 +119,11 @@ def make(
     known = [hook.optimizer for hook in hooks if isinstance(hook, MemberHook)]
     members = [MemberHook(optimizer) for optimizer in optimizers if optimizer not in known]
     all_members = [hook for hook in [*hooks, *members] if isinstance(hook, MemberHook)]
+    if runtime.context.step_batches > 1:
+        hooks = [
+            hook if hook in all_members else FeedlessHook(hook, runtime.context.step_batches)
+            for hook in hooks
+        ]
     for member in all_members:
         member.guard = runtime.guard
     notice = StopNoticeHook(runtime, step_hook, all_members)

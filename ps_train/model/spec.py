@@ -63,7 +63,8 @@ class ModelSpec:
         train_op: the op of one step, made with `ps_train.DistributedOptimizer(optimizer).minimize(...)`.
         predictions: a tensor or a structure of tensors; needed in "predict".
         metrics: name -> (value tensor, update op), as the functions in `tf.compat.v1.metrics` return them.
-        training_hooks: `SessionRunHook`s added to every worker's session.
+        training_hooks: `SessionRunHook`s added to every worker's session. They may not feed where a step has several batches
+            (--accumulate_steps, --local_steps).
     """
 
     loss: Any = None

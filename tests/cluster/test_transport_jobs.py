@@ -41,6 +41,14 @@ def test_a_worker_can_train_a_copy_of_its_own(make_job, update, num_workers):
         assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
 
 
+@pytest.mark.parametrize("flag", ["--accumulate_steps=2", "--local_steps=2"])
+def test_a_hook_does_not_feed_one_of_a_step_s_batches_alone(make_job, flag):
+    job = make_job(num_workers=1, model="zoo.py", params="trouble=feed:0:0", flags=["--train_steps=2", flag])
+    _, worker = job.start_all()
+    job.expect_exits(1)
+    assert "FeedFnHook feeds target:0, and a step of 2 batches takes no feeds" in worker.log
+
+
 def test_nan_in_one_of_its_batches_drops_what_a_copy_has_learnt(make_job):
     job = make_job(
         num_workers=1, params="nan=0:4", flags=["--train_steps=4", "--local_steps=3", "--on_nan=skip"]

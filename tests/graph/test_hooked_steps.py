@@ -1,9 +1,13 @@
 """Steps with the user's hooks alone: each hook sees what MonitoredSession would show it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from ps_train.compat import tf, tf1
-from ps_train.hooked_steps import MAX_KNOWN, HookedSteps
+from ps_train.errors import ModelError
+from ps_train.hooked_steps import MAX_KNOWN, FeedlessHook, HookedSteps
+from ps_train.hooks import StepRunner
 
 pytestmark = pytest.mark.graph
 
@@ -89,6 +93,24 @@ def test_a_new_dict_of_the_same_is_the_same(model):
     assert (session.num_made, session.num_runs) == (1, 0) and hook.results[-1]["b"][0][0] == 13
 
 
+@pytest.mark.parametrize(
+    "nest", [lambda wanted: wanted, lambda wanted: ([wanted],), lambda wanted: {"a": wanted}]
+)
+def test_a_hook_may_change_the_container_that_it_gave(model, nest):
+    session, step, figures, tensor, fed = model
+    as_dict, as_list = {"x": tensor}, [tensor]
+    hooks = [Hook(lambda context, w=w: tf1.train.SessionRunArgs(nest(w))) for w in (as_dict, as_list)]
+    steps = HookedSteps(session, step, figures, hooks)
+    steps.run(lambda values: None)
+    as_dict["y"], as_list[0] = fed, fed
+    steps.run(lambda values: None)
+    del as_dict["y"]
+    as_list[0] = tensor
+    steps.run(lambda values: None)
+    assert hooks[0].results == [nest({"x": 11}), nest({"x": 12, "y": 10}), nest({"x": 13})]
+    assert hooks[1].results == [nest([11]), nest([10]), nest([13])] and session.num_made == 2
+
+
 def test_what_is_ever_new_is_not_kept(model):
     session, step, figures, tensor, _ = model
     hook = Hook(lambda context: tf1.train.SessionRunArgs([tf.identity(tensor)]))
@@ -108,6 +130,33 @@ def test_feeds_and_options(model):
     ]
     HookedSteps(session, step, figures, hooks).run(lambda values: None)
     assert hooks[0].results == [91] and hooks[1].metadata[0].partition_graphs
+
+
+def test_in_steps_of_several_batches_hooks_fetch_and_do_not_feed(model):
+    session, step, figures, tensor, fed = model
+    hooks = [Hook(lambda context: tf1.train.SessionRunArgs(tensor)), Hook()]
+    HookedSteps(session, step, figures, [FeedlessHook(hook, 4) for hook in hooks]).run(lambda values: None)
+    assert [hook.results for hook in hooks] == [[11], [None]]
+    feeding = FeedlessHook(
+        Hook(lambda context: tf1.train.SessionRunArgs(tensor, {fed: 1, "counter:0": 2})), 4
+    )
+    with pytest.raises(
+        ModelError, match="^Hook feeds Placeholder.*:0, counter:0, and a step of 4 batches takes no feeds"
+    ):
+        HookedSteps(session, step, figures, [feeding]).run(lambda values: None)
+
+
+def test_a_batch_that_lacks_a_feed_is_told_as_such(model):
+    session, step, figures, *_ = model
+    needed = tf1.placeholder(tf.float32, [], "needed")
+    runner = StepRunner(
+        SimpleNamespace(step=step), SimpleNamespace(session=session, is_last=False), {"examples": needed}
+    )
+    runner.accumulate(tf.no_op(), needed.op, 3)
+    with pytest.raises(
+        ModelError, match="^You must feed .* tensor 'needed' .*, and a step of 4 batches takes no feeds"
+    ):
+        runner.run(None)
 
 
 def test_two_hooks_do_not_feed_one_tensor(model):

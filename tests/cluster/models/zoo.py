@@ -1,11 +1,12 @@
 """What a TF1 graph may hold besides variables and gradients: tables, an input that looks things up, hooks with a will of their own.
 
 params: trouble, what the user's hook does on one task, as "KIND:SHARD:LOCAL_STEP": "stop" requests a stop, "assign" makes an op
-in its after_run, "session" opens a session of its own on the graph
+in its after_run, "session" opens a session of its own on the graph, "feed" feeds the loss something (SHARD and LOCAL_STEP do not count)
 """
 
 import time
 
+import numpy as np
 import tensorflow as tf
 
 import ps_train
@@ -34,9 +35,12 @@ def model_fn(features, labels, params):
     seen = [tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0) for _ in range(2)]
     for number, table in enumerate(seen):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, table.insert(word, 10 * word + number))
-    loss = tf.square(w - 1.0)
+    target = tf1.placeholder_with_default(np.float64(1.0), [], "target")
+    loss = tf.square(w - target)
     kind, shard, step = str(params.get("trouble", "none:0:0")).split(":")
     hooks = [Trouble(kind, int(shard), int(step), w)]
+    if kind == "feed":
+        hooks.append(tf1.train.FeedFnHook(lambda: {target: 2.0}))
     optimizer = tf1.train.GradientDescentOptimizer(0.1)
     return ps_train.ModelSpec(loss=loss, optimizer=optimizer, training_hooks=hooks)
 
