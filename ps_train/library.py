@@ -25,7 +25,7 @@ import threading
 from ps_train import logs, process, ps, session, task_context, worker
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf, tf1
-from ps_train.config import AUTO_PACK_BYTES, TrainConfig
+from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_PERMANENT, JobOverError, PsTrainError, StoppedError, UsageError
 from ps_train.guard import GRACE_SECS
 from ps_train.hooks import StepHook
@@ -58,11 +58,12 @@ class Server:
       start: only True.
       startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs: bounds of the waits, as the flags.
       stall_secs: how long no step may complete before what the task waits for is logged, as the flag.
-      pack_bytes: the size up to which variables and gradients travel together, as the flag; 0: each by itself.
+      pack_bytes: the size up to which variables and gradients travel together, as the flag: `auto`, or a number of bytes; 0:
+        each by itself.
       tune_process: whether freed memory is kept and spinning left off on shared processors, as the flag.
 
     Raises:
-      UsageError: the cluster's description is wrong or the task is not in it.
+      UsageError: the cluster's description is wrong or the task is not in it, or the flags would refuse a time or size.
       PeerLostError: the port is taken.
 
     Example:
@@ -83,7 +84,7 @@ class Server:
         peer_timeout_secs=60.0,
         shutdown_timeout_secs=30.0,
         stall_secs=30.0,
-        pack_bytes=AUTO_PACK_BYTES,
+        pack_bytes="auto",
         tune_process=True,
     ):
         _end_with_status_of_errors()
@@ -99,9 +100,14 @@ class Server:
         timeouts = session.Timeouts(
             startup_timeout_secs, peer_timeout_secs, shutdown_timeout_secs, stall_secs
         )
+        settings = TrainConfig(pack_bytes=str(pack_bytes), **vars(timeouts))
+        if problems := settings.problems():
+            raise UsageError.from_problems([text.removeprefix("--") for text in problems])
         is_main = threading.current_thread() is threading.main_thread()
         report = Report(task, is_chief=cluster.is_chief(task))
-        context = task_context.TaskContext(task, cluster, pack_bytes=pack_bytes, tune_process=tune_process)
+        context = task_context.TaskContext(
+            task, cluster, pack_bytes=settings.pack_limit, tune_process=tune_process
+        )
         self.runtime = start_task(context, report, timeouts, handle_signals=is_main, config=config)
         self.has_left = self.has_session = False
         _servers[self.target] = self
