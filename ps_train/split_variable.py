@@ -245,14 +245,25 @@ def _lookup_sparse(*args, **kwargs):
     tf1.nn.safe_embedding_lookup_sparse, {"embedding_weights": _ONE, "sparse_ids": tf.SparseTensor}
 )
 def _safe_lookup_sparse(*args, **kwargs):
+    """Reads the rows that TensorFlow would, and no other: an optimizer with a memory changes each that has a gradient, even of zeros."""
     arguments, split = _bound(tf1.nn.safe_embedding_lookup_sparse, args, kwargs, "embedding_weights")
-    ids, default = arguments["sparse_ids"].values, arguments["default_id"]
-    wanted = tf.concat([tf.cast([0 if default is None else default], ids.dtype), tf.maximum(ids, 0)], 0)
-    rows, places = _rows(split, wanted)
-    places = tf.where(ids < 0, ids, tf.cast(places[1:], ids.dtype))  # it leaves these out
+    ids, weights, default = (arguments[name] for name in ("sparse_ids", "sparse_weights", "default_id"))
+    is_kept = ids.values >= 0
+    if weights is not None:
+        if arguments["combiner"] != "sum":
+            is_kept &= weights.values > 0
+        weights = tf.sparse.retain(weights, is_kept)
+    ids = tf.sparse.retain(ids, is_kept)
+    by_entry = tf.sparse.reshape(ids, tf.stack([tf.reduce_prod(ids.dense_shape[:-1]), ids.dense_shape[-1]]))
+    _, is_empty = tf.sparse.fill_empty_rows(by_entry, tf.zeros([], ids.dtype))
+    # What an entry without ids gets is first, so that TensorFlow finds it there.
+    num_first = tf.cast(tf.reduce_any(is_empty), tf.int32)
+    first = tf.fill([num_first], tf.cast(0 if default is None else default, ids.dtype))
+    rows, places = _rows(split, tf.concat([first, ids.values], 0))
     arguments |= {
         "embedding_weights": rows,
-        "sparse_ids": arguments["sparse_ids"].with_values(places),
+        "sparse_ids": ids.with_values(places[num_first:]),
+        "sparse_weights": weights,
         "default_id": None if default is None else 0,
     }
     return tf1.nn.safe_embedding_lookup_sparse(**arguments)

@@ -125,6 +125,29 @@ def test_a_step_is_the_same_bit_for_bit(servers, kind):
     assert_trains_alike(servers, model_fn)
 
 
+@pytest.mark.parametrize("name", ["momentum", "adam", "ftrl"])
+@pytest.mark.parametrize(
+    "options", [{}, {"default_id": 4, "combiner": "sum"}, {"is_weighted": True, "max_norm": 0.7}], ids=str
+)
+def test_a_safe_lookup_leaves_alone_what_it_does_not_read(servers, name, options):
+    """Optimizers with a memory change a row whose gradient is there, though it be zero."""
+
+    def model_fn(features, labels):
+        numbers, more = tf.unstack(tf.reshape(features[:3], [2, 3, 6])[:, :, :2]), dict(options)
+        ids = tf.where(
+            numbers[0] < -0.5, tf.cast(-1, tf.int64), tf.cast(tf.abs(numbers[0]) * 7, tf.int64) % 11
+        )
+        places = tf.where(tf.ones_like(ids, tf.bool))
+        ids, weights = (tf.SparseTensor(places, tf.reshape(v, [-1]), [3, 2]) for v in (ids, numbers[1]))
+        if more.pop("is_weighted", False):
+            more["sparse_weights"] = weights
+        table = tf1.get_variable("emb/table", initializer=TABLE)
+        loss = tf.reduce_sum(tf.square(tf1.nn.safe_embedding_lookup_sparse(table, ids, **more)))
+        return ModelSpec(loss=loss, optimizer=OPTIMIZERS[name]())
+
+    assert_trains_alike(servers, model_fn, exact=False)
+
+
 @pytest.mark.parametrize(
     ("update", "options"),
     [
