@@ -79,7 +79,6 @@ class UpdateLoop(tf1.train.SessionRunHook):
         self._thread: Any = None
         self._session: Any = None
         self._stopping = threading.Event()
-        self.num_updates = 0
 
     def start(self, session):
         """Starts the thread anew if `session`, which it serves, is a new one."""
@@ -133,7 +132,7 @@ class UpdateLoop(tf1.train.SessionRunHook):
         update = session.make_callable(self._optimizer.update_op)
         while not stopping.is_set():
             try:
-                self._run_one(session, update)
+                self._run_one(session, update, stopping)
             except tf.errors.OpError as error:
                 if not stopping.is_set():
                     self._give_up(error, stopping)
@@ -141,14 +140,13 @@ class UpdateLoop(tf1.train.SessionRunHook):
             except RuntimeError:  # the session was closed under us
                 return
 
-    def _run_one(self, session, update):
+    def _run_one(self, session, update, stopping):
         try:
             update()
-            self.num_updates += 1
         except tf.errors.InvalidArgumentError as error:
             if "needs attention" not in error.message:
                 raise
-            if not self._stopping.is_set():
+            if not stopping.is_set():  # this thread's own: there may be a new session by now
                 log.warning("a worker was lost halfway through its push: its round is dropped and done again")
                 self._optimizer.discard_round(session)
 

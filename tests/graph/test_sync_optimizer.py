@@ -2,7 +2,9 @@
 
 import random
 import re
+import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from in_process import Job, lend_servers
 
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, PeerLostError, StoppedError, UsageError
-from ps_train.updates.rounds import MemberHook
+from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.sync import SyncReplicasOptimizer
 
 pytestmark = pytest.mark.graph
@@ -364,6 +366,19 @@ def test_update_loop_discards_by_itself(make_job, caplog):
     w, global_step = first_update(job)  # each joins anew, as after a restart
     assert global_step == 1
     np.testing.assert_allclose(w, [-7 / 3, -7 / 3])
+
+
+def test_an_update_loop_that_was_stopped_discards_nothing_though_another_runs_by_now():
+    stopping, discarded = threading.Event(), []
+
+    def update():
+        stopping.set()
+        raise tf.errors.InvalidArgumentError(None, None, "ps_train: the round needs attention")
+
+    optimizer = SimpleNamespace(update_op=None, discard_round=discarded.append)
+    loop = UpdateLoop(optimizer, None, None, None)
+    loop._run(SimpleNamespace(make_callable=lambda op: update), stopping)
+    assert not discarded and not loop._stopping.is_set()
 
 
 def test_backup_worker_lost_halfway_through_its_push(make_job):
