@@ -35,7 +35,14 @@ class AccumulatorReader:
         self._session = ControlSession(address, ps, nodes)
 
     def read(self, timeout_secs=2.0):
-        """Gradients in each, in the order of the accumulators; raises BoardError as `Board.exchange`."""
+        """Gradients in each, a list of int in the order of the accumulators.
+
+        Args:
+          timeout_secs: for the whole call.
+
+        Raises:
+          BoardError: no answer in time, or nothing there.
+        """
         return self._session.run({}, self._fetches, timeout_secs=timeout_secs)
 
     def close(self):
