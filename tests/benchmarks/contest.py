@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from contestants.nets import NETS
 from contestants.task import VARIABLE
+from figures import cpu_secs
 from harness import free_ports
 from namespaces import PORT
 from standings import MIN_CORES, ContestError, judge, read_points
@@ -42,6 +43,10 @@ class Contestant(NamedTuple):
     @property
     def name(self):
         return " ".join(filter(None, self))
+
+    @property
+    def is_colocated(self):
+        return "--colocate_ps" in self.flags.split()
 
 
 class Task(NamedTuple):
@@ -119,8 +124,7 @@ class Contest:
     def _tasks(self, contestant, net):
         """What is to be started."""
         counts = {"ps": self.num_ps, "worker": self._num_workers, "chief": 1}
-        is_colocated = "--colocate_ps" in contestant.flags.split()
-        jobs = ["worker"] if is_colocated else JOBS.get(contestant.family, ["ps", "worker"])
+        jobs = ["worker"] if contestant.is_colocated else JOBS.get(contestant.family, ["ps", "worker"])
         names = [(job, index) for job in jobs for index in range(counts[job])]
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(names))]
         if self._network:
@@ -169,8 +173,7 @@ def _cpu_secs(processes):
     found = {}
     for name, process in processes.items():
         with contextlib.suppress(OSError):
-            fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            found[name] = cpu_secs(process.pid)
     return found
 
 

@@ -1,5 +1,7 @@
-"""What the benchmarks share: a table of times with their ratios, and the step that a log shows."""
+"""What the benchmarks share: a table of times with their ratios, the step that a log shows, a process's processor time."""
 
+import os
+import pathlib
 import re
 import statistics
 
@@ -28,3 +30,9 @@ def last_step(log):
     """The newest step in a task's log; 0 if there is none yet."""
     found = re.findall(r" step (\d+)", log)
     return int(found[-1]) if found else 0
+
+
+def cpu_secs(pid):
+    """Processor time of a process so far, user's and system's; OSError if it is gone."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

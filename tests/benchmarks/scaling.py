@@ -2,15 +2,18 @@
 
     python tests/benchmarks/scaling.py                                 # 1 to 16 workers, 1 to 4 ps, links of 100 Mbit/s; root
     python tests/benchmarks/scaling.py --num_ps=1 --num_workers=1,2,4 --updates=sync --flags=--wire_dtype=bfloat16
+    python tests/benchmarks/scaling.py --flags=--colocate_ps           # the workers hold the variables; --num_ps is left out
 
 Every task is a host of its own, a network namespace whose link `tc tbf` slows down. A worker's step is a sleep of --sleep_secs
 between the pull of --kb of variables and the push of as many bytes of gradients (`contestants/sleeping_model.py`). For each
 cluster:
 
 - steps/s: summed over the workers, while all train;
-- efficiency: over as many times what one worker makes with as many ps;
-- link of a ps: the share of what its link could carry in one direction that its part of the variables takes, by the steps/s;
-- ps: processors that the busiest ps kept busy, and all tasks together, of this machine's.
+- efficiency: a worker's steps/s over a worker's in the fewest workers with as many ps, the line of 1.00: of --num_workers=1,...
+  that is one worker alone, which with --colocate_ps has all variables itself and sends nothing;
+- link of a ps: the share of what its link could carry in one direction that its part of the variables takes, by the steps/s; with
+  --colocate_ps of a worker's link, which carries its part to the others and its gradients, too;
+- ps: processors that the busiest ps (or worker that is one) kept busy, and all tasks together, of this machine's.
 
 Efficiency falls when a ps's link is full, or this machine's processors are; before that, workers that come at the same time
 share a link for a while.
@@ -26,7 +29,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
 from contest import PROGRAMS, Contest, Contestant
 from namespaces import Network
-from standings import ContestError
+from standings import ContestError, kb_per_sec
 
 
 class Scaling(Contest):
@@ -38,10 +41,10 @@ class Scaling(Contest):
         super().__init__(args, network, "")
         self._args = args
 
-    def rate(self, num_ps, num_workers, update):
+    def rate(self, contestant, num_ps, num_workers):
         """Measured of one cluster."""
         self.num_ps, self._num_workers = num_ps, num_workers
-        return self.run(Contestant("ps_train", update, self._args.flags), "")
+        return self.run(contestant, "")
 
     def _ps_train(self, contestant, net, flags):
         params = f"kb={self._args.kb},parts={self._args.parts},secs={self._args.sleep_secs}"
@@ -52,8 +55,8 @@ class Scaling(Contest):
 
 
 def numbers(text):
-    """The list in a flag's value."""
-    return [int(number) for number in text.split(",")]
+    """The list in a flag's value, the smallest first."""
+    return sorted(int(number) for number in text.split(","))
 
 
 def parse():
@@ -86,14 +89,15 @@ def main():
     print("|---|---|---|---|---|---|---|", flush=True)
     failed = False
     for update in args.updates.split(","):
-        for num_ps in args.num_ps:
+        contestant = Contestant("ps_train", update, args.flags)
+        for num_ps in [0] if contestant.is_colocated else args.num_ps:
             alone = None
             for num_workers in args.num_workers:
                 with contextlib.ExitStack() as stack:
                     network = stack.enter_context(Network(num_ps + num_workers))
                     network.shape(args.link_mbit)
                     try:
-                        measured = Scaling(args, network).rate(num_ps, num_workers, update)
+                        measured = Scaling(args, network).rate(contestant, num_ps, num_workers)
                     except ContestError as error:
                         failed = True
                         print(
@@ -101,8 +105,9 @@ def main():
                         )
                         continue
                 alone = alone or measured.rate / num_workers
-                used = measured.rate * args.kb * 8e3 / num_ps / (args.link_mbit * 1e6)
-                busiest = max(cores for name, cores in measured.cores.items() if name.startswith("ps"))
+                used = kb_per_sec(measured.rate, args.kb, num_ps, num_workers) * 8e3 / (args.link_mbit * 1e6)
+                holder = "ps" if num_ps else "worker"
+                busiest = max(cores for name, cores in measured.cores.items() if name.startswith(holder))
                 print(
                     f"| {update} | {num_ps} | {num_workers} | {measured.rate:.2f} | {measured.rate / num_workers / alone:.2f} "
                     f"| {used:.2f} | {busiest:.2f}, {sum(measured.cores.values()):.2f} |",

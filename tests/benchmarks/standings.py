@@ -95,6 +95,19 @@ def judge(workers, cores, warm_secs, min_cores=MIN_CORES):
     return Measured(rate, cores, max(falls, key=lambda fall: fall[1] - fall[0]))
 
 
+def kb_per_sec(rate, kb, num_ps, num_workers):
+    """What leaves a ps's host at so many steps/s of all workers; `num_ps` is 0 if each worker is one.
+
+    >>> kb_per_sec(6.0, 1000, 2, 3)
+    3000.0
+    >>> kb_per_sec(6.0, 900, 0, 3)          # two a second each: the 2 others pull 300 kB, and it pushes 600
+    2400.0
+    """
+    if num_ps:
+        return rate * kb / num_ps
+    return 2 * rate * kb / num_workers * (num_workers - 1) / num_workers
+
+
 def ratios(rounds, name, to):
     """The rates of one contestant over those of another, in the repeats that have both."""
     return [rates[name] / rates[to] for rates in rounds if name in rates and to in rates]
@@ -110,8 +123,11 @@ def spread(values):
 
 
 def table(rounds):
-    """Lines of a markdown table of the contestants, in the order of the first repeat; ratios to `plain async` or the first."""
-    base = PLAIN if PLAIN in rounds[0] else next(iter(rounds[0]))
+    """Lines of a markdown table of the contestants, in the order of the first repeat; ratios to `plain async` or the first.
+
+    Each repeat has the same contestants; there may be none.
+    """
+    base = PLAIN if PLAIN in rounds[0] else next(iter(rounds[0]), PLAIN)
     yield f"| contestant | steps/s, all workers | over {base} |"
     yield "|---|---|---|"
     for name in rounds[0]:

@@ -8,7 +8,6 @@ each pair of neighbours is one number. The other figure is the processor time of
 """
 
 import argparse
-import os
 import pathlib
 import statistics
 import subprocess
@@ -17,6 +16,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cluster"))
+from figures import cpu_secs
 from harness import Job
 
 from ps_train.board import Board
@@ -52,7 +52,7 @@ def main():
 
 def measure(job, ps, board, is_watched, secs):
     """(global steps a second, cores of the ps, looks) in a segment."""
-    step, at, cpu, looks = read_step(board), time.monotonic(), cpu_secs(ps), 0
+    step, at, cpu, looks = read_step(board), time.monotonic(), cpu_secs(ps.pid), 0
     end, due, watchers = at + secs, at, []
     command = [sys.executable, "-m", "ps_train", "status", "--ps_hosts=" + ",".join(job.ps_hosts)]
     while time.monotonic() < end:
@@ -61,7 +61,7 @@ def measure(job, ps, board, is_watched, secs):
             looks, due = looks + 1, due + 1.0
         time.sleep(0.02)
     took = time.monotonic() - at
-    result = (read_step(board) - step) / took, (cpu_secs(ps) - cpu) / took, looks
+    result = (read_step(board) - step) / took, (cpu_secs(ps.pid) - cpu) / took, looks
     for watcher in watchers:
         watcher.wait(60)
     time.sleep(0.5)
@@ -80,11 +80,6 @@ def read_step(board):
 
 def newest(board):
     return max(record.get("step") or 0 for record in board.exchange([], 10).values())
-
-
-def cpu_secs(task):
-    fields = pathlib.Path(f"/proc/{task.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -134,6 +134,7 @@ def contestant(name, pipe, size, steps):
     )
     peer = context.Process(target=target, args=args)
     peer.start()
+    its.close()  # so that the end of a peer is seen
     try:
         if name == "tcp":
             mine.recv()

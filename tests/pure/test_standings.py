@@ -1,11 +1,13 @@
 """The arithmetic of the benchmark against peers: the window in which all train, ratios over repeats, who does not train."""
 
+import doctest
 import pathlib
 import sys
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "benchmarks"))
+import standings
 from standings import (
     ContestError,
     common_window,
@@ -26,6 +28,11 @@ def points(rate, first, last, fall=0.01):
     """Those of a worker that makes `rate` steps a second from `first` to `last`, ten points a second."""
     count = round(10 * (last - first))
     return [(1 + round(rate * i / 10), first + i / 10, 2 - fall * i) for i in range(count + 1)]
+
+
+def test_examples_in_docstrings():
+    results = doctest.testmod(standings)
+    assert results.attempted and not results.failed
 
 
 def test_points_of_a_file_that_is_being_written():
@@ -101,6 +108,11 @@ def test_table_has_the_median_of_the_ratios_and_not_the_ratio_of_the_medians():
 
 def test_table_without_the_plain_script():
     assert list(table([{"single": 7.0}]))[2:] == ["| single | 7 (7-7) | 1.00 (1.00-1.00) |"]
+
+
+def test_table_of_none():
+    head, _ = table([{}, {}])
+    assert head == "| contestant | steps/s, all workers | over plain async |" and not list(losses([{}, {}]))
 
 
 def test_losses_are_to_peers_with_the_same_kind_of_update():
