@@ -357,8 +357,9 @@ def _find_problems(
     """Everything that is wrong with the addresses and with the cluster as a whole."""
     problems = []
     if not jobs["ps"] and not is_colocated:
+        or_none = "" if source == FROM_SERVER else ", or --colocate_ps where the workers hold the variables"
         problems.append(
-            f"The cluster has no ps. Expected at least one host:port. {_remedy(source, 'ps')}{note}"
+            f"The cluster has no ps. Expected at least one host:port{or_none}. {_remedy(source, 'ps')}{note}"
         )
     if not jobs["worker"] and not jobs["chief"]:
         problems.append(

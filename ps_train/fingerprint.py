@@ -26,13 +26,10 @@ def describe(variables, context, layout=None):
     rule = context.update
     if rule == "sync":
         rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
-    if context.local_steps > 1:
-        rule += f", differences of {context.local_steps} local steps"
     described = {v.op.name: _describe_one(v) for v in variables}
     digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
-    return json.dumps(
-        {"rule": rule, "partition": context.partition, "variables": described, "layout": digest}
-    )
+    flags = {"--local_steps": context.local_steps, "--partition": context.partition}
+    return json.dumps({"rule": rule, "flags": flags, "variables": described, "layout": digest})
 
 
 def _describe_one(variable):
@@ -48,11 +45,13 @@ def differences(mine, theirs, task):
     lines = []
     if mine["rule"] != theirs["rule"]:
         lines.append(f"The updates are {mine['rule']} for {task} and {theirs['rule']} for the others.")
-    if mine["partition"] != theirs["partition"]:
-        lines.append(
-            f"{task} has --partition={mine['partition']} and the others have --partition={theirs['partition']}. "
-            "Give all the same."
-        )
+    flags = [flag for flag, value in mine["flags"].items() if value != theirs["flags"][flag]]
+    lines += [
+        f"{task} has {flag}={mine['flags'][flag]} and the others have {flag}={theirs['flags'][flag]}. Give all the same."
+        for flag in flags
+    ]
+    if flags:  # from which the rest follows
+        return lines
     if mine["layout"] != theirs["layout"]:
         lines.append(
             f"{task} updates other variables together than the others do. Give all the same --fuse_bytes, "

@@ -87,6 +87,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._asked = ""
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
         self._has_ended = False
+        self.unfinished_examples = 0  # in the batches so far of a step of several
         self.step = 0
         self.session = None  # the newest raw session
 
@@ -138,7 +139,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._skipped_in_a_row = 0
         if self._staleness is not None:
             report.staleness = self._staleness.note(step)
-        report.examples += int(values.get("examples", 0))
+        report.examples += self.unfinished_examples + int(values.get("examples", 0))
+        self.unfinished_examples = 0
         report.dropped_gradients += int(values.get("granted", 0)) < 0
         now = self._clock()
         report.train_secs = now - self._started
@@ -154,14 +156,18 @@ class StepHook(tf1.train.SessionRunHook):
             self._staleness.pulls_ahead = steps
             self._staleness.start(self.step)
 
+    def begin_step(self):
+        """A step of several batches begins; what an unfinished one before it has used is not trained on."""
+        self.unfinished_examples = 0
+
     def count_examples(self, examples):
-        """Counts a batch that is not the last of its step.
+        """Counts a batch that is not the last of its step, for when that is done.
 
         Raises:
           OutOfRangeError: a signal or the job's failure ends the loop here, as if the data were used up; the step is lost.
         """
         self._raise_failure()
-        self._report.examples += int(examples)
+        self.unfinished_examples += int(examples)
         if self._guard.should_stop:
             self.is_last = True
             raise tf.errors.OutOfRangeError(None, None, "stopped between two batches of a step")
@@ -374,6 +380,7 @@ class StepRunner:
     def _run_batches(self):
         """All batches of a step but the last; hooks see none of them."""
         if self._num_adds:
+            self._step_hook.begin_step()
             self._calls.start()
         for _ in range(self._num_adds):
             try:

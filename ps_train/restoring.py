@@ -77,8 +77,9 @@ def differences(reader, variables):
 
 
 def first_line(error):
-    """The first line of an error's message."""
-    return str(getattr(error, "message", error)).strip().partition("\n")[0] or repr(error)
+    """The first line of an error's message, of the one that TensorFlow's Saver quotes if it does."""
+    message = str(getattr(error, "message", error)).rpartition("Original error:")[2]
+    return message.strip().partition("\n")[0] or repr(error)
 
 
 def _as_text(shape):

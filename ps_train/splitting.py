@@ -4,8 +4,8 @@
     with tf1.variable_scope(tf1.get_variable_scope(), custom_getter=getter):
         table = tf1.get_variable("table", [10_000_000, 64])          # a Split of two parts, each on the ps that holds least
 
-Split is a trainable variable of floating point whose parts have MIN_PART_BYTES or more on average, in as many parts as there are ps tasks
-or fewer. TensorFlow's partitioner makes the parts, along axis 0; so a checkpoint has the whole variable and its whole slots under
+Split is a trainable variable of one of TYPES whose parts have MIN_PART_BYTES or more on average, in as many parts as there are ps
+tasks or fewer. TensorFlow's partitioner makes the parts, along axis 0; so a checkpoint has the whole variable and its whole slots under
 their own names, and any number of ps restores them. Left as it is is what the user has placed (a device scope that names a task,
 a partitioner), what is not a resource variable, and what has a `constraint` or no shape that is known.
 
@@ -22,6 +22,7 @@ from ps_train.split_variable import Split
 
 NONE, AUTO = "none", "auto"
 MIN_PART_BYTES = 4 * 2**20
+TYPES = (tf.float32, tf.float64, tf.bfloat16)  # TensorFlow restores no parts of a float16 variable
 SPLIT_PARTS = "ps_train/split_parts"  # collection: names of the parts that were made here
 SPLITTABLE = "ps_train/splittable"  # collection: names of variables that AUTO would have split
 
@@ -92,7 +93,7 @@ class Splitter:
         is_ours = (
             kwargs.get("trainable") is not False
             and (collections is None or tf1.GraphKeys.GLOBAL_VARIABLES in collections)
-            and dtype.is_floating
+            and dtype in TYPES
             and shape.rank
             and shape.is_fully_defined()
         )

@@ -9,7 +9,8 @@ What TensorFlow notes of a step, and what is made of it:
 
 - each op of the step, with its start and end by the clock of its host. On this worker an op is `input` if it takes the next
   element of a dataset or queue, else `compute`; on a ps it is `wait` if it takes a token or a lock, else `update`. A worker whose
-  process is a ps, too, has the ops of both: `wait` are those of the synchronous job's ledger, what it updates counts as `compute`;
+  process is a ps, too, has the ops of both: `wait` are those of the synchronous job's ledger, `update` those that change variables
+  or accumulators, and all in an optimizer's scope for one variable;
 - each tensor that has arrived from another task, with its bytes and, by the clock of the host that it came to, the time. It was
   under way from when the op had ended that made it: `pull` from a ps to this worker, `push` the other way. Where TensorFlow says
   that a transfer began is not used, since that mixes the clocks of both hosts. Each tensor is there once, as it is sent once;
@@ -35,6 +36,14 @@ PARTS = (INPUT, COMPUTE, PULL, PUSH, UPDATE, WAIT, OTHER)
 SCALAR_BYTES = 64
 LEDGER_NAMES = "ps_train_sync"  # in the name of each op and resource of a synchronous job's ledger
 INPUT_OPS = ("IteratorGetNext", "QueueDequeue", "ReaderRead")
+UPDATING_OPS = (
+    "ResourceApply",
+    "ResourceSparseApply",
+    "ResourceScatter",
+    "ResourceAccumulator",
+    "SparseAccumulator",
+)
+UPDATE_SCOPE = "/update_"  # in which an optimizer of TensorFlow's makes all ops of one variable's update
 WAITING_OPS = ("QueueDequeue", "MutexLock", "Barrier")
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 _RECEIVED = re.compile(r"(?:edge_\d+_)?(\S+) from (\S+) to (\S+)")
@@ -90,7 +99,7 @@ def read(step_stats: Any, worker: str) -> StepTrace:
     """
     ops, transfers = _parse(step_stats)
     own_ends = _ends(ops[worker])
-    spans = [Span(_kind_here(op), op.start, op.end) for op in ops[worker]]
+    spans = [Span(_kind_here(op, worker.startswith("ps:")), op.start, op.end) for op in ops[worker]]
     links = {}
     for ps in sorted({task for task in ops if task.startswith("ps:") and task != worker}):
         theirs = _Theirs(ps, worker, transfers, own_ends, _ends(ops[ps]))
@@ -147,10 +156,13 @@ def _ends(ops: list[_Op]) -> dict[str, float]:
     return {op.name: op.end for op in ops}
 
 
-def _kind_here(op: _Op) -> str:
+def _kind_here(op: _Op, is_ps: bool) -> str:
     if LEDGER_NAMES in op.name and op.type.startswith(WAITING_OPS):
         return WAIT
-    return INPUT if op.type.startswith(INPUT_OPS) else COMPUTE
+    if op.type.startswith(INPUT_OPS):
+        return INPUT
+    is_update = op.type.startswith(UPDATING_OPS) or UPDATE_SCOPE in op.name
+    return UPDATE if is_ps and is_update else COMPUTE
 
 
 def _kind_there(op: _Op) -> str:

@@ -110,13 +110,20 @@ def run(runtime, config, model):
             runner.loop(sess)
     runtime.guard.check()
     report.reason = step_hook.describe_end()
-    if report.local_steps == 0 and not step_hook.is_reached:
-        what = (
-            "is empty: input_fn gave no batch"
-            if report.examples == 0
-            else "has fewer batches than a step takes"
-        )
-        log.warning("this worker's shard of the data %s", what)
+    _tell_unused(runtime, step_hook)
+
+
+def _tell_unused(runtime, step_hook):
+    """Warns of data that came to no step."""
+    report, context, left = runtime.report, runtime.context, step_hook.unfinished_examples
+    if left and not (step_hook.is_reached or runtime.guard.should_stop):
+        flag = "--accumulate_steps" if context.accumulate_steps > 1 else "--local_steps"
+        log.warning(
+            "the last %d examples of this worker's data were not trained on: a step takes %d batches (%s)",
+            left, context.step_batches, flag,
+        )  # fmt: skip
+    elif report.local_steps == 0 and not step_hook.is_reached:
+        log.warning("this worker's shard of the data is empty: input_fn gave no batch")
 
 
 def judge(runtime):

@@ -41,6 +41,19 @@ def test_a_worker_can_train_a_copy_of_its_own(make_job, update, num_workers):
         assert (report["local_steps"], report["examples"]) == (STEPS, STEPS * 3 * 4)
 
 
+@pytest.mark.parametrize("flag", ["--accumulate_steps", "--local_steps"])
+def test_batches_that_fill_no_step_are_told_of_and_not_counted(make_job, flag):
+    job = make_job(num_workers=2, params="batches=6:3", flags=[f"{flag}=4"])
+    _, chief, other = job.start_all()
+    job.expect_exits(0)
+    assert [(task.report["local_steps"], task.report["examples"]) for task in (chief, other)] == [(1, 16), (0, 0)]
+    for task, left in (chief, 8), (other, 12):
+        assert (
+            f"the last {left} examples of this worker's data were not trained on: a step takes 4 batches ({flag})"
+            in task.log
+        )
+
+
 @pytest.mark.parametrize("flag", ["--accumulate_steps=2", "--local_steps=2"])
 def test_a_hook_does_not_feed_one_of_a_step_s_batches_alone(make_job, flag):
     job = make_job(num_workers=1, model="zoo.py", params="trouble=feed:0:0", flags=["--train_steps=2", flag])

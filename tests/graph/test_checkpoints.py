@@ -158,6 +158,17 @@ def test_the_checkpoint_of_another_model_where_no_model_is_given(tmp_path, model
         assert str(caught.value).endswith(hint if is_told else "that wrote it.")
 
 
+def test_what_tensorflow_cannot_restore_is_told_in_its_own_words(tmp_path):
+    """Slices of float16, as of a variable that a partitioner of the user's has split."""
+
+    def parts():
+        tf1.get_variable("half", [4], tf.float16, partitioner=tf1.fixed_size_partitioner(2))
+
+    (path,) = save(str(tmp_path), build=parts)
+    text = restored(path, lambda: tf1.get_variable("half", [4], tf.float16))
+    assert text.startswith(f"{path} cannot be restored: ") and "graph" not in text and "half" in text.lower()
+
+
 def test_another_shape_alone_is_refused(tmp_path):
     """TensorFlow's Saver restores it without a word."""
     (path,) = save(str(tmp_path), build=variables(a=[16]))

@@ -57,6 +57,14 @@ def test_update_rule():
     assert lines == ["The updates are sync with 2 of 3 gradients for worker:1 and async for the others."]
 
 
+def test_a_flag_that_differs_is_named_and_not_what_follows_from_it():
+    mine = text(variables(a=[2]), local_steps=3, partition="auto")
+    assert differences(mine, text(variables(b=[]))) == [
+        "worker:1 has --local_steps=3 and the others have --local_steps=1. Give all the same.",
+        "worker:1 has --partition=auto and the others have --partition=none. Give all the same.",
+    ]
+
+
 def test_many_differences_are_counted():
     lines = differences(text(variables(**{f"v{i}": [] for i in range(8)})), text(variables(w=[])))
     assert len(lines) == 6 and lines[-1] == "3 more variables differ."

@@ -149,9 +149,8 @@ def test_in_steps_of_several_batches_hooks_fetch_and_do_not_feed(model):
 def test_a_batch_that_lacks_a_feed_is_told_as_such(model):
     session, step, figures, *_ = model
     needed = tf1.placeholder(tf.float32, [], "needed")
-    runner = StepRunner(
-        SimpleNamespace(step=step), SimpleNamespace(session=session, is_last=False), {"examples": needed}
-    )
+    step_hook = SimpleNamespace(session=session, is_last=False, begin_step=lambda: None)
+    runner = StepRunner(SimpleNamespace(step=step), step_hook, {"examples": needed})
     runner.accumulate(tf.no_op(), needed.op, 3)
     with pytest.raises(
         ModelError, match="^You must feed .* tensor 'needed' .*, and a step of 4 batches takes no feeds"

@@ -354,7 +354,7 @@ def test_all_workers_have_to_do_as_many(servers):
         for count in (1, K)
     )
     assert fingerprint.differences(mine, theirs, "worker:1") == [
-        "The updates are async for worker:1 and async, differences of 3 local steps for the others."
+        "worker:1 has --local_steps=1 and the others have --local_steps=3. Give all the same."
     ]
 
 

@@ -174,7 +174,7 @@ def test_all_problems_come_in_one_message():
         "Address 'd' of chief:1 has no port. Expected host:port, such as host:2222. Check --chief_host.",
     ]
     assert problems(Cluster.from_hosts) == [
-        "The cluster has no ps. Expected at least one host:port. Check --ps_hosts.",
+        "The cluster has no ps. Expected at least one host:port, or --colocate_ps where the workers hold the variables. Check --ps_hosts.",
         "The cluster has no worker and no chief. Expected at least one host:port. Check --worker_hosts.",
     ]
 
@@ -185,7 +185,7 @@ def test_dicts_of_the_wrong_shape():
     ]
     assert problems(Cluster.from_dict, {"ps": 5, "worker": [None], "workers": ["w:1"]}) == [
         "Job 'ps' is 5. Expected a list of host:port.",
-        "The cluster has no ps. Expected at least one host:port. Check TF_CONFIG. "
+        "The cluster has no ps. Expected at least one host:port, or --colocate_ps where the workers hold the variables. Check TF_CONFIG. "
         "Not a job, left out: 'workers'.",
         "Address None of worker:0 is not text. Expected host:port. Check TF_CONFIG.",
     ]

@@ -102,7 +102,7 @@ def test_an_evaluator_needs_no_hosts():
         (
             ClusterFlags(job_name="ps"),
             [
-                "The cluster has no ps. Expected at least one host:port. Check --ps_hosts.",
+                "The cluster has no ps. Expected at least one host:port, or --colocate_ps where the workers hold the variables. Check --ps_hosts.",
                 "The cluster has no worker and no chief. Expected at least one host:port. Check --worker_hosts.",
             ],
         ),

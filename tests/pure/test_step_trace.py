@@ -115,6 +115,20 @@ def test_a_worker_that_is_the_ps_of_the_token_waits_for_it_and_not_for_input():
     }  # fmt: skip
 
 
+def test_what_a_worker_that_is_a_ps_updates_of_its_own_part_is_no_arithmetic_of_the_model():
+    ops = [
+        op("matmul", "MatMul", 0, 4),
+        op("Adam/update_table/mul", "Mul", 4, 6),
+        op("Adam/update_table/ResourceScatterAdd", "ResourceScatterAdd", 6, 7),
+        op("ps_train/fused/0/apply", "ResourceApplyAdam", 7, 9),
+        op("sync_replicas/push", "ResourceAccumulatorApplyGradient", 9, 10),
+    ]
+    for devices, worker, update in ({"ps": ops}, "ps:0", 6), ({"worker": ops}, "worker:1", 0):
+        parts = step_trace.read(stats(**devices), worker).parts
+        assert round(1000 * parts["update"], 6) == update
+        assert round(1000 * parts["compute"], 6) == 10 - update
+
+
 def test_a_tensor_of_an_op_that_is_not_in_the_trace_counts_by_its_bytes_alone():
     step = stats(
         worker=[op("matmul", "MatMul", 5, 9), received("renamed", PS, WORKER, 5, 640)],
