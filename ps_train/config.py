@@ -165,6 +165,8 @@ class TrainConfig:
     """Size, in bytes, up to which variables of one ps that are updated alike become one; `auto`: 524288; 0: none does."""
     bucket_bytes: int = BUCKET_BYTES
     """Size, in bytes, of what is joined, at most: with several, one is on its way while another is computed."""
+    first_ps_bytes: str = "auto"
+    """With `colocate_ps`: bytes of variables that the first worker takes before the others get any; `auto`: by the cluster."""
     partition: str = "none"
     """Large variables: each on one ps (`none`), or split over the ps tasks (`auto`)."""
     wire_dtype: str = "float32"
@@ -242,7 +244,7 @@ class TrainConfig:
             if field.name.endswith("_secs"):
                 found += _not_a_duration(field.name, getattr(self, field.name))
         found += _out_of_range("seed", self.seed, minimum=0, maximum=MAX_SEED)
-        for name in ("pack_bytes", "fuse_bytes"):
+        for name in ("pack_bytes", "fuse_bytes", "first_ps_bytes"):
             size = getattr(self, name) or ""  # None for an empty flag
             if size != "auto" and not re.fullmatch("[0-9]{1,12}", size):
                 found.append(
@@ -256,6 +258,10 @@ class TrainConfig:
             found.append(
                 "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
                 "Leave it out, or train with --update=async."
+            )
+        if self.first_ps_bytes != "auto" and not self.colocate_ps:
+            found.append(
+                "--first_ps_bytes is for --colocate_ps: ps tasks of their own share the variables evenly. Leave it out."
             )
         if self.colocate_ps and self.on_worker_loss == "continue":
             found.append(

@@ -83,6 +83,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
             "fuse_bytes", str, "variables up to this size that are updated alike become one; 0: none does"
         ),
         _field("bucket_bytes", int, "the most that is joined: smaller ones overlap with computing"),
+        _field("first_ps_bytes", str, "--colocate_ps: what the first worker holds before the others do"),
         _field("partition", PARTITIONS, "large variables: each on one ps, or auto: split over them"),
         _field("wire_dtype", WIRE_DTYPES, "type in which trainable variables and gradients travel"),
         _field("prefetch", bool, "async: pull the next step's variables while this one computes"),

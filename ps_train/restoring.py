@@ -9,6 +9,7 @@ with the checkpoint's index alone.
 
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
+from ps_train.explain import cause
 
 MAX_NAMED = 5
 DEFAULT_MODEL = (
@@ -77,9 +78,10 @@ def differences(reader, variables):
 
 
 def first_line(error):
-    """The first line of an error's message, of the one that TensorFlow's Saver quotes if it does."""
-    message = str(getattr(error, "message", error)).rpartition("Original error:")[2]
-    return message.strip().partition("\n")[0] or repr(error)
+    """The first line of an error's message, below a stack of TensorFlow's if there is one."""
+    if isinstance(error, tf.errors.OpError):
+        return cause(error) or repr(error)
+    return str(error).strip().partition("\n")[0] or repr(error)
 
 
 def _as_text(shape):

@@ -76,6 +76,7 @@ def _run_member(task, cluster, config, report):
     if finished and not (report.is_chief and _is_a_ps_up(cluster)):
         report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
         return
+    from ps_train.placement import first_ps_limit
     from ps_train.session import Timeouts
     from ps_train.startup import start_task
     from ps_train.task_context import TaskContext
@@ -86,6 +87,7 @@ def _run_member(task, cluster, config, report):
     names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster"}
     settings: dict[str, Any] = {name: getattr(config, name) for name in names}
     settings |= {"pack_bytes": config.pack_limit, "fuse_bytes": config.fuse_limit}
+    settings["first_ps_bytes"] = first_ps_limit(config.first_ps_bytes, cluster)
     context = TaskContext(task, cluster, **settings)
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

@@ -28,6 +28,7 @@ class TaskContext:
       prefetch: whether a step's variables are pulled during the one before; see `prefetch`.
       topk: the fraction of a gradient's elements, the largest, that is sent; see `updates.parcels`.
       fuse_bytes: the size up to which variables are updated together; see `fusing`.
+      first_ps_bytes: what the first ps is given before the others get any, in bytes; see `placement`.
       partition: 'none' or 'auto': whether large variables are split over the ps tasks; see `splitting`.
       local_steps: batches that a worker trains a copy of its own with before it pushes; see `updates.local`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
@@ -47,6 +48,7 @@ class TaskContext:
     prefetch: bool = False
     accumulate_steps: int = 1
     topk: float = 1.0
+    first_ps_bytes: int = 0
     partition: str = "none"
     local_steps: int = 1
     autotune: bool = False

@@ -17,19 +17,21 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def make_colocated(make_job):
-    """As make_job, without ps."""
+    """As make_job, without ps; small as the variables are, every worker holds some."""
 
     def make(num_workers, *flags, **kwargs):
-        return make_job(num_ps=0, num_workers=num_workers, flags=["--colocate_ps", *flags], **kwargs)
+        flags = ["--colocate_ps", "--first_ps_bytes=0", *flags]
+        return make_job(num_ps=0, num_workers=num_workers, flags=flags, **kwargs)
 
     return make
 
 
+@pytest.mark.parametrize("first_ps_bytes", ["auto", "0"])
 @pytest.mark.parametrize(
     "order", [("worker:0", "worker:1", "worker:2"), ("worker:2", "worker:1", "worker:0")]
 )
-def test_sync_is_lock_step(make_colocated, order):
-    job = make_colocated(3, "--train_steps=20", "--update=sync")
+def test_sync_is_lock_step(make_colocated, order, first_ps_bytes):
+    job = make_colocated(3, "--train_steps=20", "--update=sync", f"--first_ps_bytes={first_ps_bytes}")
     job.start_all(order)
     job.expect_exits(0)
     values = checkpoint_of(job.train_dir)
@@ -73,7 +75,29 @@ def test_a_worker_that_was_killed_comes_back(make_colocated, victim):
     tasks[victim] = job.start(victim)
     job.expect_exits(0, tasks.values())
     assert tasks["worker:0"].report["global_step"] == checkpoint_of(job.train_dir)["global_step"] >= 400
-    assert "restored_from" in tasks["worker:0"].report
+    assert "model.ckpt-" in tasks["worker:0"].report["restored_from"]
+
+
+@pytest.mark.parametrize("victim", ["worker:0", "worker:1"])
+def test_a_small_model_is_the_first_worker_s_alone(make_job, victim):
+    """And is lost only with that one; the other comes back to it."""
+    flags = [
+        "--colocate_ps",
+        "--update=sync",
+        "--train_steps=300",
+        "--save_checkpoint_steps=50",
+        "--log_every_secs=0.2",
+    ]
+    job = make_job(num_ps=0, num_workers=2, flags=flags, params="slow=all:10")
+    tasks = dict(zip(job.names, job.start_all(), strict=True))
+    tasks["worker:0"].wait_for_line("ps:1 0 B in 0 variables")
+    tasks["worker:0"].wait_for_line(r"step [1-9]\d{2}")
+    tasks[victim].kill()
+    tasks[victim] = job.start(victim)
+    job.expect_exits(0, tasks.values())
+    assert checkpoint_of(job.train_dir)["global_step"] == 300
+    restored_from = tasks["worker:0"].report["restored_from"]
+    assert restored_from is None if victim == "worker:1" else "model.ckpt-" in restored_from
 
 
 def test_a_worker_that_stays_away_ends_the_job(make_colocated):
@@ -124,6 +148,7 @@ def test_one_without_the_flag_is_refused(make_colocated):
     stray = job.start(
         "worker:1",
         "--nocolocate_ps",
+        "--first_ps_bytes=auto",
         ps_hosts=job.worker_hosts[0],
         worker_hosts="127.0.0.1:1," + job.worker_hosts[1],
     )

@@ -46,7 +46,10 @@ def test_batches_that_fill_no_step_are_told_of_and_not_counted(make_job, flag):
     job = make_job(num_workers=2, params="batches=6:3", flags=[f"{flag}=4"])
     _, chief, other = job.start_all()
     job.expect_exits(0)
-    assert [(task.report["local_steps"], task.report["examples"]) for task in (chief, other)] == [(1, 16), (0, 0)]
+    assert [(task.report["local_steps"], task.report["examples"]) for task in (chief, other)] == [
+        (1, 16),
+        (0, 0),
+    ]
     for task, left in (chief, 8), (other, 12):
         assert (
             f"the last {left} examples of this worker's data were not trained on: a step takes 4 batches ({flag})"

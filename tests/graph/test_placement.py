@@ -99,6 +99,31 @@ def test_the_ps_that_holds_least_gets_the_next_variable():
     assert placement.advice(found) == ""
 
 
+def test_the_first_ps_is_filled_first():
+    strategy = placement.LeastLoaded([2, 5, 7], first_bytes=100)
+    with tf1.Graph().as_default(), tf1.device("/job:worker"):
+        ops = [
+            tf1.get_variable(f"v{size}", [size], tf.int8).handle.op for size in (60, 39, 1, 50, 51, 200, 8)
+        ]
+    assert [strategy(op) for op in ops] == [2, 2, 2, 5, 7, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "limit"),
+    [
+        ("h0:1,h1:1", placement.FAR_BYTES),
+        ("127.0.0.1:1,localhost:2,127.0.0.1:3", placement.GATHERED_BYTES),
+        ("h0:1", placement.GATHERED_BYTES),
+        ("h0:1,h0:2,h1:1,h1:2", placement.FAR_BYTES // 3),
+    ],
+)
+def test_how_much_the_first_worker_holds_by_itself(hosts, limit):
+    cluster = Cluster.from_hosts(worker=hosts, is_colocated=True)
+    assert placement.first_ps_limit("auto", cluster) == limit
+    assert placement.first_ps_limit("0", cluster) == 0 and placement.first_ps_limit("77", cluster) == 77
+    assert placement.first_ps_limit("auto", CLUSTER) == 0
+
+
 def test_a_variable_that_is_more_than_a_part_is_named():
     found = make_layers([5000, 1000], [1000, 10])
     assert [share.num_bytes for share in found] == [20_000_000, 4_000, 40_000, 40]

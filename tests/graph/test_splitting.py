@@ -357,7 +357,7 @@ def test_which_are_split(scope):
     assert parts_of("small", [23]) == 1
     assert parts_of("wide", [2, 100]) == 2 and parts_of("row", [1, 100]) == 1
     assert parts_of("double", [12, 1], tf.float64) == 2 and parts_of("integers", [99], tf.int64) == 1
-    assert parts_of("brief", [24, 1], tf.bfloat16) == 2
+    assert parts_of("brief", [48, 1], tf.bfloat16) == 2
     assert parts_of("half", [99], tf.float16) == 1, "TensorFlow restores no slices of it"
     assert parts_of("frozen", [99], trainable=False) == 1
     assert parts_of("constrained", [99], constraint=tf.abs) == 1

@@ -77,6 +77,7 @@ EVERY_SETTING = TrainConfig(
     on_nan="skip",
     pack_bytes="4096",
     bucket_bytes=524288,
+    first_ps_bytes="4096",
     partition="auto",
     wire_dtype="bfloat16",
     fuse_bytes="8192",
@@ -239,6 +240,9 @@ def test_workers_that_hold_the_variables():
         "between the batches of a step. Leave out one of the two."
     ]
     assert plan("--colocate_ps", "--accumulate_steps=2", "--update=sync")
+    assert plan_problems("--first_ps_bytes=0", "--partition=none") == [
+        "--first_ps_bytes is for --colocate_ps: ps tasks of their own share the variables evenly. Leave it out."
+    ]
 
 
 @pytest.mark.parametrize("task", ["worker", "evaluator"])
