@@ -1,8 +1,8 @@
 """Which updates of a graph can be one: those of a ps that do the same to each element, with the same scalars.
 
-found = UpdateGraph(graph, runs, cold)                # who reads, updates and awaits what
-for group in alike(found, 524288, bucket_bytes):         # lists of two Updates or more
-group[0].op.type, group[0].states["var"]
+found = UpdateGraph(graph, runs, cold)               # who reads, updates and awaits what
+for group in alike(found, 524288, bucket_bytes):     # lists of two Updates or more
+    group[0].op.type, group[0].states["var"]
 """
 
 import collections
@@ -84,6 +84,7 @@ def alike(found, fuse_bytes, bucket_bytes):
     Args:
       found: UpdateGraph.
       fuse_bytes: the size up to which a variable is taken.
+      bucket_bytes: the size of what is joined, at most.
     """
     groups: dict[Any, list[Update]] = collections.defaultdict(list)
     for op in found.ordered:

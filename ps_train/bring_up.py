@@ -258,7 +258,7 @@ class SessionCreator(tf1.train.SessionCreator):
             raise JobOverError("the job ended while this task was starting")
 
     def _advice(self):
-        flag = "--startup_timeout_secs" if self._session is None else "--peer_timeout_secs"
+        flag = "startup_timeout_secs" if self._session is None else "peer_timeout_secs"  # of a script, too
         return f"Start it, check its address and the network between, or give it longer by {flag}."
 
     # The chief.

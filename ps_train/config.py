@@ -241,8 +241,9 @@ class TrainConfig:
         for name in ("keep_checkpoint_max", "profile_steps"):
             found += _out_of_range(name, getattr(self, name), minimum=0)
         for field in dataclasses.fields(self):
-            if field.name.endswith("_secs"):
-                found += _not_a_duration(field.name, getattr(self, field.name))
+            value = getattr(self, field.name)
+            if field.name.endswith("_secs") and not (value is None and field.default is None):
+                found += _not_a_duration(field.name, value)
         found += _out_of_range("seed", self.seed, minimum=0, maximum=MAX_SEED)
         for name in ("pack_bytes", "fuse_bytes", "first_ps_bytes"):
             size = getattr(self, name) or ""  # None for an empty flag
@@ -429,7 +430,9 @@ def _not_a_checkpoint_directory(value: str | None) -> list[str]:
     ]
 
 
-def _not_a_duration(name: str, value: float | None) -> list[str]:
-    if value is None or value > 0 and math.isfinite(value):
+def _not_a_duration(name: str, value: Any) -> list[str]:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and value > 0 and math.isfinite(value):
         return []
-    return [f"--{name}={value:g} is not a time to wait. Expected a number of seconds above 0."]
+    text = f"{value:g}" if is_number else shown(value)
+    return [f"--{name}={text} is not a time to wait. Expected a number of seconds above 0."]

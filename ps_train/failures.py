@@ -87,7 +87,7 @@ class Policy:
         task, config = end.task, self._config
         is_stopped = end.status in (EXIT_SIGINT, EXIT_SIGTERM)
         if self._cluster.is_colocated:
-            return False  # a part of the model is lost with it
+            return False  # what it holds of the model is lost with it
         if task.job == "ps" or self._cluster.is_chief(task) or end.ended_by is None and not is_stopped:
             return False
         if config.update == "async" or config.on_worker_loss == "continue":

@@ -28,7 +28,11 @@ def describe(variables, context, layout=None):
         rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
     described = {v.op.name: _describe_one(v) for v in variables}
     digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
-    flags = {"--local_steps": context.local_steps, "--partition": context.partition}
+    flags = {
+        "--local_steps": context.local_steps,
+        "--partition": context.partition,
+        "--first_ps_bytes": context.first_ps_bytes,
+    }
     return json.dumps({"rule": rule, "flags": flags, "variables": described, "layout": digest})
 
 

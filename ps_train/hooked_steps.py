@@ -7,6 +7,7 @@ MonitoredSession asks all its hooks before and after each step and puts their fe
 step. A hook mostly wants the same each time: the calls for what was wanted are kept.
 """
 
+import collections.abc
 import copy
 from typing import Any
 
@@ -129,6 +130,8 @@ def _copied(fetches):
         copied = copy.copy(fetches)
         copied.update((key, _copied(value)) for key, value in fetches.items())
         return copied
+    if isinstance(fetches, collections.abc.Mapping):
+        return copy.copy(fetches)
     if isinstance(fetches, (list, tuple)):
         copies = [_copied(each) for each in fetches]
         return fetches._make(copies) if hasattr(fetches, "_make") else type(fetches)(copies)

@@ -13,7 +13,7 @@ from ps_train.logs import Throttle, log
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
 MAX_SKIPPED = 1000
-NOT_FED = "You must feed a value for "  # how TensorFlow's message begins
+NOT_FED = "You must feed a value for "  # in TensorFlow's message
 STALE = (
     tf.errors.CancelledError,
     tf.errors.FailedPreconditionError,
@@ -184,6 +184,7 @@ class StepHook(tf1.train.SessionRunHook):
         """
         self._raise_failure()
         self._report.skipped_steps += 1
+        self.unfinished_examples = 0
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row >= MAX_SKIPPED:
             raise ModelError(
@@ -222,6 +223,11 @@ class StepHook(tf1.train.SessionRunHook):
         """Reads the step once more: the chief's last look, when nobody changes it any more."""
         self.step = self._report.global_step = int(session.run(self._read_step))
         self._monitor.post(step=self.step)
+
+    @property
+    def is_used_up(self):
+        """After the loop: whether it ended with the data, and neither at the target nor because it was asked to."""
+        return not (self.is_reached or self._asked)
 
     def describe_end(self):
         """How the loop ended, by its last step: `global step 1001: target of 1000 reached`."""

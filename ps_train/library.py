@@ -32,7 +32,7 @@ from ps_train.hooks import StepHook
 from ps_train.logs import log
 from ps_train.reports import Report
 from ps_train.startup import start_task
-from ps_train.step_trace import LEDGER_NAMES
+from ps_train.step_trace import LEDGER_PREFIX
 from ps_train.updates import SYNC_OPTIMIZERS
 
 DEFAULT_SAVE_SECS = 600
@@ -183,7 +183,7 @@ def _end_with_status_of_errors():
     previous = sys.excepthook
 
     def hook(kind, error, trace):
-        if f"/{LEDGER_NAMES}" in str(error) and not any(server.has_session for server in _servers.values()):
+        if f"/{LEDGER_PREFIX}" in str(error) and not any(server.has_session for server in _servers.values()):
             error = UsageError(
                 f"ps_train.SyncReplicasOptimizer needs a session that brings up its rounds. {_USE_OURS}"
             )

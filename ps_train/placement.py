@@ -16,6 +16,7 @@
 """
 
 import contextlib
+import re
 from typing import Any, NamedTuple
 
 from ps_train import task_context
@@ -23,9 +24,10 @@ from ps_train.compat import tf, tf1
 from ps_train.splitting import AUTO, SPLIT_PARTS, SPLITTABLE, Splitter
 from ps_train.wording import LOPSIDED, as_bytes, imbalance
 
-GATHERED_BYTES = 4 * 2**20
+GATHERED_BYTES = 4 * 2**20  # small enough for nobody to care whose memory it takes
 FAR_BYTES = 64 * 1024  # so much takes 1 Gbit/s as long as the messages that it saves
 LARGE_BYTES = 10_000_000  # what is in the way of evenly filled ps tasks is worth a word if it has as many
+_PART = re.compile(r"/part_\d+(_\d+)?$")
 STRING_BYTES = 8  # counted for an element whose size nobody knows
 
 
@@ -72,7 +74,7 @@ class LeastLoaded:
 
     Args:
       indices: task indices of the ps tasks, which may have gaps.
-      first_bytes: the first of them is chosen until it holds so many.
+      first_bytes: the first of them is chosen until it holds so many, but for parts of partitioned variables.
     """
 
     def __init__(self, indices, first_bytes=0):
@@ -84,7 +86,8 @@ class LeastLoaded:
         index = tf.DeviceSpec.from_string(op.device).task
         if index not in self._loads:
             index = min(self._loads, key=self._loads.__getitem__)
-            if self._loads[self._first][0] < self._first_bytes:
+            is_part = _PART.search(op.name) is not None  # of a partitioned variable, which is to be spread
+            if self._loads[self._first][0] < self._first_bytes and not is_part:
                 index = self._first
         held, count = self._loads[index]
         self._loads[index] = (held + _op_bytes(op), count + 1)
@@ -170,8 +173,9 @@ def advice(found):
         mean, LARGE_BYTES
     ):
         return ""
-    if fullest.largest in tf1.get_collection(SPLIT_PARTS):
-        return ""
+    halves = {v.op.name for v in tf1.global_variables() if v.dtype.base_dtype == tf.float16}
+    if fullest.largest in tf1.get_collection(SPLIT_PARTS) or fullest.largest in halves:
+        return ""  # no restore reads parts of a float16 variable
     by_hand = f"tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner({len(found)}))"
     how = "--partition=auto, or " if fullest.largest in tf1.get_collection(SPLITTABLE) else ""
     return f"{fullest.ps} has {fullest.largest}, which is more than its part. Split it: {how}{by_hand}"

@@ -106,7 +106,7 @@ class Settings:
       num_ps, num_workers: ps tasks, and training tasks.
       quorum: gradients per synchronous update.
       is_colocated: the process of each worker is a ps, too.
-      partition, wire_dtype, prefetch, pack_bytes, fuse_bytes, bucket_bytes: as in `task_context`.
+      first_ps_bytes, partition, wire_dtype, prefetch, pack_bytes, fuse_bytes, bucket_bytes: as in `task_context`.
     """
 
     update: str
@@ -114,6 +114,7 @@ class Settings:
     num_workers: int
     quorum: int
     is_colocated: bool
+    first_ps_bytes: int
     partition: str
     wire_dtype: str
     prefetch: bool

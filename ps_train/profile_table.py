@@ -22,7 +22,7 @@ def lines(profiles: Sequence[Profile]) -> list[str]:
     rows = [_worker_row(profile) for profile in profiles]
     found = _aligned([("worker", "steps/s", "ms/step", *PARTS, "CPU"), *rows])
     links = [(p.worker, name, ps) for p in profiles for name, ps in p.ps.items()]
-    if links:  # a colocated job of one worker has none
+    if links:  # a colocated worker that holds the whole model has none
         found += _aligned([
             ("line", "MB pulled", "pushed", "messages", "MB/s pull", "alone", "MB/s push", "alone", "CPU of ps"),
             *(_link_row(worker, name, ps) for worker, name, ps in links),

@@ -287,6 +287,7 @@ def _settings(context):
         num_workers=context.cluster.num_workers,
         quorum=context.quorum,
         is_colocated=context.cluster.is_colocated,
+        first_ps_bytes=context.first_ps_bytes,
         partition=context.partition,
         wire_dtype=context.wire_dtype,
         prefetch=context.prefetch,

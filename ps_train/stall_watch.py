@@ -21,7 +21,7 @@ from ps_train import stacks, stall
 from ps_train.board import NO_ANSWER, BoardError
 from ps_train.liveness import BEAT_SECS, CALL_SECS, awake_clock
 from ps_train.logs import log
-from ps_train.step_trace import LEDGER_NAMES
+from ps_train.step_trace import LEDGER_PREFIX
 from ps_train.updates.accumulators import AccumulatorReader
 from ps_train.updates.standing import LedgerReader, describe
 
@@ -190,7 +190,7 @@ def _queues_on_ps(graph):
         for op in graph.get_operations()
         if op.type.endswith("QueueV2") and "/job:ps" in op.device
     }
-    return sorted(name for name in names if not name.startswith(LEDGER_NAMES))
+    return sorted(name for name in names if not name.startswith(LEDGER_PREFIX))
 
 
 def _start_thread(function):

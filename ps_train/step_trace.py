@@ -9,8 +9,8 @@ What TensorFlow notes of a step, and what is made of it:
 
 - each op of the step, with its start and end by the clock of its host. On this worker an op is `input` if it takes the next
   element of a dataset or queue, else `compute`; on a ps it is `wait` if it takes a token or a lock, else `update`. A worker whose
-  process is a ps, too, has the ops of both: `wait` are those of the synchronous job's ledger, `update` those that change variables
-  or accumulators, and all in an optimizer's scope for one variable;
+  process is a ps, too, has the ops of both: `wait` are those of the synchronous job's ledger that take a token or a lock, `update`
+  those that apply gradients to variables or accumulators, and all others in the scope of such a one, an optimizer's for a variable;
 - each tensor that has arrived from another task, with its bytes and, by the clock of the host that it came to, the time. It was
   under way from when the op had ended that made it: `pull` from a ps to this worker, `push` the other way. Where TensorFlow says
   that a transfer began is not used, since that mixes the clocks of both hosts. Each tensor is there once, as it is sent once;
@@ -34,7 +34,9 @@ from ps_train.timeline import COMPUTE, OTHER, Span, attribute, clock_shift, cove
 INPUT, PULL, PUSH, UPDATE, WAIT = "input", "pull", "push", "update", "wait"
 PARTS = (INPUT, COMPUTE, PULL, PUSH, UPDATE, WAIT, OTHER)
 SCALAR_BYTES = 64
-LEDGER_NAMES = "ps_train_sync"  # in the name of each op and resource of a synchronous job's ledger
+LEDGER_PREFIX = (
+    "ps_train_sync"  # of the names of a synchronous job's ledger (`updates.ledger`), of its ops and resources
+)
 INPUT_OPS = ("IteratorGetNext", "QueueDequeue", "ReaderRead")
 UPDATING_OPS = (
     "ResourceApply",
@@ -43,7 +45,7 @@ UPDATING_OPS = (
     "ResourceAccumulator",
     "SparseAccumulator",
 )
-UPDATE_SCOPE = "/update_"  # in which an optimizer of TensorFlow's makes all ops of one variable's update
+UPDATE_SCOPE = "update_"  # so begins the scope in which an optimizer of TensorFlow's makes the ops of one variable's update
 WAITING_OPS = ("QueueDequeue", "MutexLock", "Barrier")
 _TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 _RECEIVED = re.compile(r"(?:edge_\d+_)?(\S+) from (\S+) to (\S+)")
@@ -99,7 +101,8 @@ def read(step_stats: Any, worker: str) -> StepTrace:
     """
     ops, transfers = _parse(step_stats)
     own_ends = _ends(ops[worker])
-    spans = [Span(_kind_here(op, worker.startswith("ps:")), op.start, op.end) for op in ops[worker]]
+    updating = _update_scopes(ops[worker]) if worker.startswith("ps:") else None
+    spans = [Span(_kind_here(op, updating), op.start, op.end) for op in ops[worker]]
     links = {}
     for ps in sorted({task for task in ops if task.startswith("ps:") and task != worker}):
         theirs = _Theirs(ps, worker, transfers, own_ends, _ends(ops[ps]))
@@ -156,13 +159,22 @@ def _ends(ops: list[_Op]) -> dict[str, float]:
     return {op.name: op.end for op in ops}
 
 
-def _kind_here(op: _Op, is_ps: bool) -> str:
-    if LEDGER_NAMES in op.name and op.type.startswith(WAITING_OPS):
+def _update_scopes(ops: list[_Op]) -> set[str]:
+    """The scopes in which optimizers change one variable each."""
+    scopes = {op.name.rpartition("/")[0] for op in ops if op.type.startswith(UPDATING_OPS)}
+    return {scope for scope in scopes if f"/{UPDATE_SCOPE}" in f"/{scope}"}
+
+
+def _kind_here(op: _Op, update_scopes: set[str] | None) -> str:
+    """`update_scopes` is None on a worker that is no ps."""
+    if LEDGER_PREFIX in op.name and op.type.startswith(WAITING_OPS):
         return WAIT
     if op.type.startswith(INPUT_OPS):
         return INPUT
-    is_update = op.type.startswith(UPDATING_OPS) or UPDATE_SCOPE in op.name
-    return UPDATE if is_ps and is_update else COMPUTE
+    if update_scopes is None:
+        return COMPUTE
+    is_update = op.type.startswith(UPDATING_OPS) or op.name.rpartition("/")[0] in update_scopes
+    return UPDATE if is_update else COMPUTE
 
 
 def _kind_there(op: _Op) -> str:

@@ -156,8 +156,7 @@ class Led:
             told = self._runtime.monitor.view().record(BOARD_KEY)
             self._setting = self._by_name.get(told.get("trying"), self._setting)
             if told.get("kept") is not None:
-                self.kept = self._setting
-                self._runtime.report.transport = self.kept.flags
+                self.give_up()
                 log.info("autotune: kept %s, as the chief has decided", self.kept.name)
         return self._setting
 
@@ -173,7 +172,8 @@ class Led:
         """As `begin_session`."""
 
     def finish(self):
-        """What is in use is kept: the training is over."""
+        """The training is over before the chief has decided: the report tells what was in use."""
+        self._runtime.report.transport = self._setting.flags
 
 
 class TuningRunner(StepRunner):

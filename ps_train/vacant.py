@@ -4,7 +4,7 @@
 
 Nobody's session is lost with such a ps, as no step goes there. So nobody makes a new one, the declaration on the boards goes on
 to name its old process, and whoever waits for one that names the new process, as a colocated worker that is started again, would
-wait for ever. More workers than variables make such ps tasks in a colocated job.
+wait for ever. A small model makes such ps tasks in a colocated job (`placement`).
 """
 
 from ps_train.logs import log

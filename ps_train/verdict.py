@@ -12,7 +12,8 @@
    (FULL_LINK); there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES) that a flag would join; the processors of a ps
    are busy (BUSY_PS), or those of a host that has all tasks (BUSY_HOST); loopback, which is no link, is full; else it is the delay of
    each message.
-4. With --colocate_ps the processors of a ps are those of its worker, counted once, and busy when those of a host would be.
+4. With --colocate_ps the processors of a ps are those of its worker, counted once, and busy when those of a host would be. Its link is
+   used by the other workers alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ps_train.config import AUTO_PACK_BYTES, BUCKET_BYTES
+from ps_train.config import BUCKET_BYTES
 from ps_train.profile import Profile
 from ps_train.step_trace import INPUT, PULL, PUSH, UPDATE, WAIT
 from ps_train.timeline import COMPUTE, OTHER
@@ -114,8 +115,8 @@ class Line(NamedTuple):
     Attributes:
       ps: its name.
       way: "pull" or "push".
-      used: over the probe's rate, the larger of the rate while something is under way, and that of all workers on an
-        average. In sync all workers pull at the same time, so that the first is that of all of them, too.
+      used: over the probe's rate, the larger of the rate while something is under way, and that of all workers who use it on an
+        average. In sync they all pull at the same time, so that the first is that of all of them, too.
     """
 
     ps: str
@@ -127,9 +128,10 @@ def fullest_line(profiles: Sequence[Profile]) -> Line | None:
     """The one that is used most, or None if none was probed."""
     lines = []
     for profile in profiles:
-        steps_per_sec = sum(profile.rates.values()) or profile.steps_per_sec
-        together = profile.settings.num_workers if profile.settings.is_sync else 1
+        num_others = profile.settings.num_workers - profile.settings.is_colocated
+        together = num_others if profile.settings.is_sync else 1
         for name, ps in profile.ps.items():
+            steps_per_sec = sum(_rates_over_link(profile, name)) or profile.steps_per_sec
             for way, num_bytes, rate, limit in (
                 (PULL, ps.traffic.pulled_bytes, together * ps.pull_rate, ps.link_pull_rate),
                 (PUSH, ps.traffic.pushed_bytes, ps.push_rate, ps.link_push_rate),
@@ -139,13 +141,24 @@ def fullest_line(profiles: Sequence[Profile]) -> Line | None:
     return max(lines, key=lambda line: line.used, default=None)
 
 
+def _rates_over_link(profile: Profile, ps: str) -> list[float]:
+    """Steps a second of each worker that is not the ps itself; with --colocate_ps the n-th worker is ps:n."""
+    tasks = sorted(profile.rates, key=lambda name: (name.partition(":")[0], int(name.partition(":")[2])))
+    is_known = profile.settings.is_colocated and len(tasks) == profile.settings.num_workers
+    own = tasks[int(ps.partition(":")[2])] if is_known else None
+    return [profile.rates[task] for task in tasks if task != own]
+
+
 def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
     first = profiles[0]
     all_ps = [ps for profile in profiles for ps in profile.ps.values()]
     is_local = bool(all_ps) and all(ps.is_local for ps in all_ps)
     line = fullest_line(profiles)
-    moved = sum(ps.traffic.pulled_bytes + ps.traffic.pushed_bytes for ps in first.ps.values())
-    count = sum(ps.traffic.pull_messages + ps.traffic.push_messages for ps in first.ps.values())
+    num_senders = (
+        sum(bool(profile.ps) for profile in profiles) or 1
+    )  # one that holds all itself sends nothing
+    moved = sum(ps.traffic.pulled_bytes + ps.traffic.pushed_bytes for ps in all_ps) / num_senders
+    count = sum(ps.traffic.pull_messages + ps.traffic.push_messages for ps in all_ps) / num_senders
     begin = f"{share} moves {as_bytes(round(moved))} in {count:.0f} messages and applies them"
     begin = begin if count else f"{share} applies gradients"
     holder = busiest_holder(profiles)
@@ -220,7 +233,11 @@ def _judge_wait(profiles: Sequence[Profile], share: str) -> Verdict:
 
 def _quorum_advice(profile: Profile) -> list[str]:
     quorum = profile.settings.quorum
-    return [f"--replicas_to_aggregate=N, less than {quorum}, goes on without the last ones."] * (quorum > 1)
+    return (
+        [f"--replicas_to_aggregate=N, less than {quorum}, goes on without the last ones."]
+        if quorum > 1
+        else []
+    )
 
 
 def _without_wait(profile: Profile) -> Profile:
@@ -242,7 +259,10 @@ def host_used(profiles: Sequence[Profile]) -> float:
 
 
 def fullest_ps(profiles: Sequence[Profile]) -> str | None:
-    """The ps that sends so much more than the others that a large variable must be the reason, if there is one."""
+    """The ps that sends so much more than the others that a large variable must be the reason, if there is one.
+
+    More than what the first one holds by itself on purpose (--first_ps_bytes).
+    """
     pulled: dict[str, list[float]] = {}
     for profile in profiles:
         for name, ps in profile.ps.items():
@@ -253,7 +273,7 @@ def fullest_ps(profiles: Sequence[Profile]) -> str | None:
     if imbalance([*sizes.values(), *[0.0] * num_unused]) < LOPSIDED:
         return None
     fullest = max(sizes, key=lambda name: sizes[name])
-    return fullest if sizes[fullest] >= SPLIT_BYTES else None
+    return fullest if sizes[fullest] - settings.first_ps_bytes >= SPLIT_BYTES else None
 
 
 def _update_in_wait(profiles: Sequence[Profile], profile: Profile) -> float:
@@ -276,7 +296,7 @@ def _compute_advice(profiles: Sequence[Profile]) -> list[str]:
         f"More workers (--num_workers, now {profiles[0].settings.num_workers}), on hosts of their own, compute in parallel."
     ]
     if (
-        any(ps.is_local for ps in profiles[0].ps.values())
+        any(ps.is_local for profile in profiles for ps in profile.ps.values())
         and host_used(profiles) >= BUSY_HOST * profiles[0].cores
     ):
         lines.append(
@@ -314,12 +334,12 @@ def _ps_advice(profiles: Sequence[Profile], is_local: bool) -> list[str]:
 
 
 def _one_host_advice(profile: Profile) -> list[str]:
-    """Fewer bits are none: they cost the same processors more than they save."""
+    """Fewer bits are none: what they save in copying they cost in arithmetic, on some machines a little more and on some less."""
     if profile.settings.is_colocated:
         return [ON_ONE_HOST]
     return [
         ON_ONE_HOST,
-        "--colocate_ps has each worker hold a part of the variables: what it reads of its own does not travel.",
+        "--colocate_ps has the workers hold the variables: what one reads of its own does not travel.",
     ]
 
 
@@ -343,9 +363,9 @@ def _spread_advice(profiles: Sequence[Profile], why: str) -> list[str]:
 def _joining_advice(profile: Profile) -> list[str]:
     """What would have more travel together than does now."""
     lines = []
-    if profile.settings.pack_bytes < AUTO_PACK_BYTES:
+    if profile.settings.pack_bytes < SMALL_MESSAGE_BYTES:
         lines.append("--pack_bytes=auto has small variables and gradients travel together.")
-    if profile.settings.bucket_bytes < AUTO_PACK_BYTES:
+    if profile.settings.bucket_bytes < SMALL_MESSAGE_BYTES:
         lines.append(
             f"--bucket_bytes={BUCKET_BYTES}, the default, has more travel together than {profile.settings.bucket_bytes}."
         )

@@ -116,13 +116,15 @@ def run(runtime, config, model):
 def _tell_unused(runtime, step_hook):
     """Warns of data that came to no step."""
     report, context, left = runtime.report, runtime.context, step_hook.unfinished_examples
-    if left and not (step_hook.is_reached or runtime.guard.should_stop):
+    if not step_hook.is_used_up:
+        return
+    if left:
         flag = "--accumulate_steps" if context.accumulate_steps > 1 else "--local_steps"
         log.warning(
             "the last %d examples of this worker's data were not trained on: a step takes %d batches (%s)",
             left, context.step_batches, flag,
         )  # fmt: skip
-    elif report.local_steps == 0 and not step_hook.is_reached:
+    elif report.local_steps == report.skipped_steps == 0:
         log.warning("this worker's shard of the data is empty: input_fn gave no batch")
 
 

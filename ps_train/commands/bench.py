@@ -61,14 +61,14 @@ def make_config(values: FlagValues) -> Plan:
         problems.append(
             f"--bench_secs={secs:g} is not a time to measure. Expected a number of seconds above 0."
         )
+    if 0 < config.profile_steps < MIN_PROFILE_STEPS:
+        problems.append(
+            f"--profile_steps={config.profile_steps} is too few for the command bench. Expected {MIN_PROFILE_STEPS} or more, "
+            f"or leave it out for {PROFILE_STEPS}."
+        )
     if not problems:
         tasks = _of_tasks(config)
         problems += tasks.problems(values.num_workers)
-        if 0 < tasks.profile_steps < MIN_PROFILE_STEPS:
-            problems.append(
-                f"--profile_steps={tasks.profile_steps} is too few for the command bench. Expected {MIN_PROFILE_STEPS} or more, "
-                f"or leave it out for {PROFILE_STEPS}."
-            )
     if problems:
         raise UsageError.from_problems(problems)
     return Plan(tasks, values.num_ps, values.num_workers, secs, values.json, config.report_file)

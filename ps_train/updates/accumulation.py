@@ -11,7 +11,7 @@
 
 It is the step of a batch that is four times as large, without the memory that this would take, if the loss is a mean over
 examples and all batches have as many: each counts the same. In a job all their gradients are of the same variables, since the
-worker pulls them once (`transport_hook`, `prefetch.Kept`). A step that fails, as for NaN, leaves sums behind; `start` clears them.
+worker pulls them once (`transport_hook`, `prefetch.Kept`), but for what the model reads after something else. A step that fails, as for NaN, leaves sums behind; `start` clears them.
 """
 
 from ps_train.compat import tf, tf1

@@ -10,7 +10,7 @@ element.
 What `int8` takes off a gradient, and what `--topk` leaves out, is kept on the worker and added to its next one (error feedback:
 Seide et al., "1-Bit Stochastic Gradient Descent", 2014; Lin et al., "Deep Gradient Compression", 2018), so that nothing is lost
 for good but with a gradient that is not applied: one of a backup worker that came late, or of a step that `--on_nan=skip` drops.
-It is gone with the worker's session, too, as when a ps was lost.
+It is gone with the worker's session, too, as when a ps was lost, and with a setting that `--autotune` does not keep.
 """
 
 import collections

@@ -32,7 +32,7 @@ from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError, UsageError
 from ps_train.split_variable import parts_of
-from ps_train.step_trace import LEDGER_NAMES
+from ps_train.step_trace import LEDGER_PREFIX
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
 from ps_train.updates.parcels import in_order, send_gradients
@@ -137,7 +137,7 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
             )  # a caller's control dependencies, as UPDATE_OPS, are the step's alone:
         with tf1.control_dependencies(None), tf1.name_scope(None, self._name):  # the update would read input
             self.ledger = Ledger(
-                f"{LEDGER_NAMES}{count}", self._total_num_replicas, self._replicas_to_aggregate,
+                f"{LEDGER_PREFIX}{count}", self._total_num_replicas, self._replicas_to_aggregate,
                 context.replica, context.control_device,
             )  # fmt: skip
             train_op = self._build(grads_and_vars, context, before)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def make_colocated(make_job):
-    """As make_job, without ps; small as the variables are, every worker holds some."""
+    """As make_job, without ps; the variables, small as they are, are shared evenly."""
 
     def make(num_workers, *flags, **kwargs):
         flags = ["--colocate_ps", "--first_ps_bytes=0", *flags]
@@ -166,8 +166,9 @@ def test_the_chief_of_a_job_that_is_over_waits_for_nobody(make_colocated):
     assert again.report["local_steps"] == 0
 
 
-def test_large_variables_are_split_over_the_workers(make_colocated):
-    job = make_colocated(2, "--partition=auto", "--train_steps=8", "--update=sync", model="large.py")
+def test_large_variables_are_split_over_the_workers(make_job):
+    flags = ["--colocate_ps", "--partition=auto", "--train_steps=8", "--update=sync"]
+    job = make_job(num_ps=0, num_workers=2, flags=flags, model="large.py")
     chief, _ = job.start_all()
     job.expect_exits(0)
     assert "split: emb/table [300000, 8], 9.6 MB: rows 0-149999 on ps:" in chief.log

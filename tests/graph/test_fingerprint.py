@@ -58,10 +58,11 @@ def test_update_rule():
 
 
 def test_a_flag_that_differs_is_named_and_not_what_follows_from_it():
-    mine = text(variables(a=[2]), local_steps=3, partition="auto")
+    mine = text(variables(a=[2]), local_steps=3, partition="auto", first_ps_bytes=9)
     assert differences(mine, text(variables(b=[]))) == [
         "worker:1 has --local_steps=3 and the others have --local_steps=1. Give all the same.",
         "worker:1 has --partition=auto and the others have --partition=none. Give all the same.",
+        "worker:1 has --first_ps_bytes=9 and the others have --first_ps_bytes=0. Give all the same.",
     ]
 
 

@@ -106,6 +106,11 @@ def test_the_first_ps_is_filled_first():
             tf1.get_variable(f"v{size}", [size], tf.int8).handle.op for size in (60, 39, 1, 50, 51, 200, 8)
         ]
     assert [strategy(op) for op in ops] == [2, 2, 2, 5, 7, 5, 7]
+    strategy = placement.LeastLoaded([0, 1], first_bytes=1000)
+    with tf1.Graph().as_default(), tf1.device("/job:worker"):
+        parts = list(tf1.get_variable("t", [8, 2], partitioner=tf1.fixed_size_partitioner(4)))
+        assert [strategy(part.handle.op) for part in parts] == [0, 1, 0, 1], "parts are to be spread"
+        assert strategy(tf1.get_variable("v", [1]).handle.op) == 0
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,14 @@ def test_a_script_s_server_takes_sizes_as_the_flag_does(make_script_s, given, nu
         ({"pack_bytes": None}, "pack_bytes=None is not a size. Expected a whole number of bytes, or auto."),
         ({"stall_secs": 0}, "stall_secs=0 is not a time to wait. Expected a number of seconds above 0."),
         (
+            {"stall_secs": "30"},
+            "stall_secs='30' is not a time to wait. Expected a number of seconds above 0.",
+        ),
+        (
+            {"stall_secs": None},
+            "stall_secs=None is not a time to wait. Expected a number of seconds above 0.",
+        ),
+        (
             {"peer_timeout_secs": -1, "pack_bytes": 0.5},
             "peer_timeout_secs=-1 is not a time to wait. Expected a number of seconds above 0.\n"
             "pack_bytes=0.5 is not a size. Expected a whole number of bytes, or auto.",
