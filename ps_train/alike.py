@@ -1,8 +1,10 @@
 """Which updates of a graph can be one: those of a ps that do the same to each element, with the same scalars.
 
-found = UpdateGraph(graph, runs, cold)               # who reads, updates and awaits what
-for group in alike(found, 524288, bucket_bytes):     # lists of two Updates or more
-    group[0].op.type, group[0].states["var"]
+    found = UpdateGraph(graph, runs, cold)               # who reads, updates and awaits what
+    for group in alike(found, 524288, bucket_bytes):     # lists of two Updates or more
+        group[0].op.type, group[0].states["var"]
+
+`fusing` makes one of each list.
 """
 
 import collections

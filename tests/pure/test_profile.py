@@ -83,7 +83,7 @@ def test_a_trace_that_lacks_messages_is_left_out():
 
 def test_a_report_can_hold_it():
     ps = {"ps:0": PsFigures(Traffic(4000, 500, 4, 1, 0.002, 0.0), 1e9, None, 0.5, 2, True)}
-    settings = Settings("sync", 2, 3, 2, False, "auto", "int8", False, 131072, 0, 67108864)
+    settings = Settings("sync", 2, 3, 2, False, 0, "auto", "int8", False, 131072, 0, 67108864)
     profile = Profile(
         "worker:0", 3, 9.0, 0.01, 0.02, 90.0, {"compute": 0.01}, 0.0, 0.9, 2, settings, True, ps
     )
