@@ -38,6 +38,9 @@ class StopNoticeHook(tf1.train.SessionRunHook):
     for a gradient of the chief's, which does not come. The chief stays in the quorum, so that there is no update
     without it, unless backup workers stand in. On another task it is that task alone, which leaves as if its data were used up.
 
+    The job's end is such a request, too: a worker that came back while the chief was ending finds nobody who would make an update of
+    its gradients, or save it.
+
     Args:
       runtime: session.TaskRuntime.
       step_hook: the StepHook, which comes before the user's hooks.
@@ -66,20 +69,19 @@ class StopNoticeHook(tf1.train.SessionRunHook):
             self._runtime.monitor.publish(STOP, run=self._runtime.monitor.run_id, step=step)
 
     def look(self):
-        """Whether the chief has told of one; called by the guard's thread, again and again until this task has ended.
+        """Whether the chief has told of one, or has ended the job; called by the guard's thread until this task has ended.
 
         Each call puts a REFUSED token into this task's own queue, so that no wait for one outlasts the next look.
         """
         runtime = self._runtime
         chief, view = str(runtime.context.cluster.chief_task), runtime.monitor.view()
-        told = view.record(STOP)
-        if (
-            runtime.context.is_chief
-            or told.get("step") is None
-            or told["run"] != view.record(chief).get("run")
-        ):
+        told, record = view.record(STOP), view.record(chief)
+        is_told = told.get("step") is not None and told["run"] == record.get("run")
+        has_left = record.get("state") == "left" and view.record("job").get("is_over", False)
+        if runtime.context.is_chief or not (is_told or has_left):
             return
-        self._step_hook.ask_to_stop(f"a hook of the chief's, {chief}, asked to stop")
+        reason = f"a hook of the chief's, {chief}, asked to stop" if is_told else f"{chief} has ended the job"
+        self._step_hook.ask_to_stop(reason)
         with contextlib.suppress(BoardError):  # the next look does it
             runtime.guard.release()
 
@@ -155,13 +157,16 @@ class EndingWait:
       step_hook: the StepHook, which knows whether the target is reached.
       members: this task's MemberHooks, which leave their rounds before the wait.
       is_ps_lost: function of an error: whether it comes of a ps that was lost.
+      is_vacant: function of names of ps tasks: whether nothing of the model is there.
     """
 
     POLL_SECS = 0.1
 
-    def __init__(self, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False):
+    def __init__(
+        self, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False, is_vacant=lambda names: False
+    ):  # fmt: skip
         self._monitor, self._guard, self._step_hook = monitor, guard, step_hook
-        self._members, self._is_ps_lost = members, is_ps_lost
+        self._members, self._is_ps_lost, self._is_vacant = members, is_ps_lost, is_vacant
         self._waits_in: Any = None  # session
         self.is_over = False
 
@@ -189,7 +194,8 @@ class EndingWait:
         """Raises an error of TensorFlow's if a ps was lost."""
         self._step_hook.look(session)  # finds out that the ps with the step is lost
         declared = self._monitor.view().record("model").get("ps_runs", {})
-        if any(declared.get(name, run) != run for name, run in self._monitor.ps_runs().items()):
+        back = {name for name, run in self._monitor.ps_runs().items() if declared.get(name, run) != run}
+        if back and not self._is_vacant(back):
             raise tf.errors.AbortedError(None, None, "a ps was restarted")
 
 
@@ -238,7 +244,7 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
     The command line waits in `run`; a script's session in `end`, where there is no way back to training.
 
     Args:
-      monitor, guard, step_hook, members, is_ps_lost: see EndingWait.
+      monitor, guard, step_hook, members, is_ps_lost, is_vacant: see EndingWait.
       others: the other training tasks.
       on_idle: called with the session between looks; saves when it is due.
       stop_secs: once the target is reached, how long a worker may take to leave.
@@ -251,9 +257,9 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
 
     def __init__(
         self, monitor, others, guard, step_hook, on_idle, stop_secs, peer_timeout_secs, members=(),
-        is_ps_lost=lambda error: False, finals=(),
+        is_ps_lost=lambda error: False, finals=(), is_vacant=lambda names: False,
     ):  # fmt: skip
-        super().__init__(monitor, guard, step_hook, members, is_ps_lost)
+        super().__init__(monitor, guard, step_hook, members, is_ps_lost, is_vacant)
         self._others, self._on_idle, self._finals = others, on_idle, finals
         self._stop_secs, self._peer_timeout_secs = stop_secs, peer_timeout_secs
         self._is_reached = False

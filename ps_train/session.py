@@ -69,6 +69,9 @@ class TaskRuntime:
     graph: object = None  # that is trained, once it is built
     left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
     shard: Any = None  # the TaskRuntime of the ps in this process, if there is one
+    is_vacant: Callable[[Any], bool] = lambda names: (
+        False
+    )  # whether these ps tasks hold nothing of the model; the chief's
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
 
 
@@ -139,10 +142,12 @@ def make(
         finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)
+        vacancy = VacantPsWatch(runtime.monitor, tf1.get_default_graph())
+        runtime.is_vacant = vacancy.is_vacant
         wait = _make_wait(runtime, step_hook, all_members, is_ps_lost, finals, saves_early=not has_own_hooks)
         ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
-        runtime.guard.looks.append(VacantPsWatch(runtime.monitor, tf1.get_default_graph()).look)
+        runtime.guard.looks.append(vacancy.look)
     if step_runner is not None:
         chief = runtime.context.cluster.chief_task
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
@@ -207,6 +212,7 @@ def _make_wait(runtime, step_hook, members, is_ps_lost, finals, saves_early):
         members=members,
         is_ps_lost=is_ps_lost,
         finals=finals if saves_early else (),
+        is_vacant=runtime.is_vacant,
     )
 
 

@@ -4,7 +4,7 @@
 
 Nobody's session is lost with such a ps, as no step goes there. So nobody makes a new one, the declaration on the boards goes on
 to name its old process, and whoever waits for one that names the new process, as a colocated worker that is started again, would
-wait for ever. A small model makes such ps tasks in a colocated job (`placement`).
+wait for ever. Where it stays away, the chief can save before it ends (`worker.judge`). A small model makes such ps tasks in a colocated job (`placement`).
 """
 
 from ps_train.logs import log
@@ -29,11 +29,15 @@ class VacantPsWatch:
         record = self._monitor.view().record("model")
         declared = record.get("ps_runs", {})
         back = {name: run for name, run in self._monitor.ps_runs().items() if declared.get(name, run) != run}
-        if not back or record.get("chief") != self._monitor.run_id or set(back) & self._holders():
+        if not back or record.get("chief") != self._monitor.run_id or not self.is_vacant(back):
             return
         log.info("%s came back, and held nothing of the model", ", ".join(back))
         fields = {key: value for key, value in record.items() if key not in ("key", "beat")}
         self._monitor.publish("model", **{**fields, "ps_runs": declared | back})
+
+    def is_vacant(self, names):
+        """Whether none of these ps tasks holds anything of the model."""
+        return not set(names) & self._holders()
 
     def _holders(self):
         """Names of the ps tasks that have ops."""

@@ -146,7 +146,8 @@ def judge(runtime):
     for link in monitor.links:
         if link.silent_secs() > bound:
             return PeerLostError(
-                f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}"
+                f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}",
+                is_model_safe=is_up and runtime.is_vacant({str(link.task)}),
             )
     if view.record("job").get("is_over") or not is_up:
         return None

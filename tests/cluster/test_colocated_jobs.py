@@ -100,6 +100,18 @@ def test_a_small_model_is_the_first_worker_s_alone(make_job, victim):
     assert restored_from is None if victim == "worker:1" else "model.ckpt-" in restored_from
 
 
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_a_small_model_is_saved_when_a_worker_stays_away(make_job, update):
+    flags = ["--colocate_ps", f"--update={update}", "--save_checkpoint_secs=600"]
+    job = make_job(num_ps=0, num_workers=2, flags=flags, params="slow=all:10", timeout_secs=4)
+    chief, other = job.start_all()
+    chief.wait_for_line(r"step \d+")
+    other.kill()
+    job.expect_exits(138, [chief], secs=30)
+    assert "ps:1" in chief.report["reason"]
+    assert checkpoint_of(job.train_dir)["global_step"] == chief.report["global_step"] > 0
+
+
 def test_a_worker_that_stays_away_ends_the_job(make_colocated):
     job = make_colocated(2, params="slow=all:10", timeout_secs=4)
     chief, other = job.start_all()

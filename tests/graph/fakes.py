@@ -91,3 +91,4 @@ class FakeRuntime:
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)
         self.left, self.short_since = set(), None
+        self.is_vacant = lambda names: False

@@ -243,6 +243,35 @@ def test_the_step_hook_s_own_request_is_none():
     assert not runtime.monitor.published
 
 
+@pytest.mark.parametrize(
+    ("chief", "job", "reason"),
+    [
+        ("left", {"is_over": True}, "worker:0 has ended the job"),
+        ("training", {"is_over": True}, ""),
+        ("left", {}, ""),
+        ("failed", {}, ""),
+    ],
+)
+def test_who_comes_back_to_a_job_that_the_chief_has_ended_ends(chief, job, reason):
+    """In sync nobody makes the update that it waits for. A chief that is there again has another job."""
+    notice, _, _, released = make_notice("worker:1", {"worker:0": {"run": "r1", "state": chief}, "job": job})
+    notice.look()
+    assert (notice._step_hook.reason, len(released)) == (reason, bool(reason))
+
+
+@pytest.mark.parametrize("vacant", [{"ps:1"}, set()])
+def test_a_ps_that_comes_back_is_a_lost_one_if_it_held_something(vacant):
+    wait = make_wait(
+        {"model": {"ps_runs": {"ps:0": "a", "ps:1": "b"}}}, is_vacant=lambda names: names <= vacant
+    )
+    wait._monitor.ps_runs = lambda: {"ps:0": "a", "ps:1": "new"}
+    if vacant:
+        wait.look(None)
+    else:
+        with pytest.raises(tf.errors.AbortedError, match="a ps was restarted"):
+            wait.look(None)
+
+
 def test_the_others_end_for_the_chief_s_and_are_let_out_of_their_wait():
     told = {"stop": {"run": "r1", "step": 15}, "worker:0": {"run": "r1"}}
     notice, _, _, released = make_notice("worker:1", told)

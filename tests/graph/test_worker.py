@@ -141,6 +141,8 @@ def test_the_model_is_safe_when_only_workers_are_lost():
     monitor = FakeMonitor(FakeView({}), [FakeLink(TaskId("ps", 0), "p0:1", silent_secs=61)], state="training")
     runtime = FakeRuntime("worker:0", monitor=monitor, peer_timeout_secs=60)
     assert not worker.judge(runtime).is_model_safe
+    runtime.is_vacant = lambda names: names == {"ps:0"}
+    assert worker.judge(runtime).is_model_safe, "nothing of it was there"
 
 
 def test_who_has_left_is_not_missed():
