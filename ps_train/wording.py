@@ -61,6 +61,8 @@ def describe_shares(shares: Iterable[tuple[str, int, int]]) -> str:
 
     >>> describe_shares([("ps:0", 8_000_000, 4), ("ps:1", 4_000_000, 1)])
     'ps:0 8 MB in 4 variables, ps:1 4 MB in 1 variable; the fullest has 1.33 times the mean'
+    >>> describe_shares([("ps:0", 64, 3), ("ps:1", 0, 0)])
+    'ps:0 64 B in 3 variables, ps:1 0 B in 0 variables; one has all'
 
     Args:
       shares: (name of the ps, bytes, variables).
@@ -71,7 +73,9 @@ def describe_shares(shares: Iterable[tuple[str, int, int]]) -> str:
         for ps, num_bytes, count in found
     ]
     text = ", ".join(parts)
-    if len(found) > 1:
+    if len(found) > 1 and sum(num_bytes > 0 for _, num_bytes, _ in found) == 1:
+        text += "; one has all"
+    elif len(found) > 1:
         text += f"; the fullest has {imbalance([num_bytes for _, num_bytes, _ in found]):.2f} times the mean"
     return text
 
