@@ -69,9 +69,8 @@ class TaskRuntime:
     graph: object = None  # that is trained, once it is built
     left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
     shard: Any = None  # the TaskRuntime of the ps in this process, if there is one
-    is_vacant: Callable[[Any], bool] = lambda names: (
-        False
-    )  # whether these ps tasks hold nothing of the model; the chief's
+    # The chief's: whether these ps tasks hold nothing of the model.
+    is_vacant: Callable[[Any], bool] = lambda names: False
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
 
 
