@@ -25,7 +25,8 @@ def test_nan_on_one_worker_ends_the_job_and_spares_the_checkpoint(make_job, upda
 @pytest.mark.parametrize("update", ["async", "sync"])
 def test_nan_can_be_skipped(make_job, update):
     job = make_job(
-        flags=[f"--update={update}", "--train_steps=200", "--on_nan=skip", *FAST], params="nan=1:7"
+        flags=[f"--update={update}", "--train_steps=200", "--on_nan=skip", *FAST],
+        params="nan=1:7,slow=0:40",  # so that the other one gets to its eighth step
     )
     job.start_all()
     job.expect_exits(0)
