@@ -372,10 +372,10 @@ def test_a_worker_that_stood_still_through_the_job_s_end(make_job):
 def test_who_comes_back_while_the_chief_is_ending_ends_with_it(make_job, num_ps):
     """In sync it would wait for an update that nobody makes; its data was used up before. With no ps the chief has the model."""
     flags = ["--update=sync", "--log_every_secs=0.1", *([] if num_ps else ["--colocate_ps"])]
-    job = make_job(num_ps, 2, flags=flags, params="slow=all:30,batches=120:10", timeout_secs=6)
+    job = make_job(num_ps, 2, flags=flags, params="slow=all:30,batches=240:10", timeout_secs=6)
     *ps, chief, other = job.start_all()
     chief.wait_for_line(r"step ([2-9]\d|\d{3}),")
     other.kill()
     chief.wait_for_line(r"step ([5-9]\d|\d{3}),")
     job.expect_exits(0, [*ps, chief, job.start("worker:1")], secs=60)
-    assert chief.report["local_steps"] == 120, "no more than its data"
+    assert chief.report["local_steps"] == 240, "no more than its data"
