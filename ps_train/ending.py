@@ -25,7 +25,7 @@ from ps_train.cluster import AT_TARGET, ENDED
 from ps_train.compat import tf, tf1
 from ps_train.explain import one_line
 from ps_train.hooks import STALE, as_preemption
-from ps_train.liveness import awake_clock, line_throttle
+from ps_train.liveness import awake_clock, line_throttle, restarted_ps
 from ps_train.logs import log
 
 STOP = "stop"  # the chief's record of a hook's request
@@ -193,9 +193,8 @@ class EndingWait:
     def look(self, session):
         """Raises an error of TensorFlow's if a ps was lost."""
         self._step_hook.look(session)  # finds out that the ps with the step is lost
-        declared = self._monitor.view().record("model").get("ps_runs", {})
-        back = {name for name, run in self._monitor.ps_runs().items() if declared.get(name, run) != run}
-        if back and not self._is_vacant(back):
+        back = restarted_ps(self._monitor)
+        if back and not self._is_vacant(set(back)):
             raise tf.errors.AbortedError(None, None, "a ps was restarted")
 
 

@@ -340,3 +340,9 @@ def wait_until(
                 "waiting for %s: %.0f s so far, giving up after %s s", describe(), now - start, as_secs(timeout_secs)
             )  # fmt: skip
         sleep(0.1)
+
+
+def restarted_ps(monitor):
+    """Ps name -> run id, of each ps that is another process than the one on which the chief has brought the model up."""
+    declared = monitor.view().record("model").get("ps_runs", {})
+    return {name: run for name, run in monitor.ps_runs().items() if declared.get(name, run) != run}

@@ -86,8 +86,11 @@ def _run_member(task, cluster, config, report):
     )
     names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster"}
     settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-    settings |= {"pack_bytes": config.pack_limit, "fuse_bytes": config.fuse_limit}
-    settings["first_ps_bytes"] = first_ps_limit(config.first_ps_bytes, cluster)
+    settings |= {
+        "pack_bytes": config.pack_limit,
+        "fuse_bytes": config.fuse_limit,
+        "first_ps_bytes": first_ps_limit(config.first_ps_bytes, cluster),
+    }
     context = TaskContext(task, cluster, **settings)
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

@@ -34,9 +34,7 @@ from ps_train.timeline import COMPUTE, OTHER, Span, attribute, clock_shift, cove
 INPUT, PULL, PUSH, UPDATE, WAIT = "input", "pull", "push", "update", "wait"
 PARTS = (INPUT, COMPUTE, PULL, PUSH, UPDATE, WAIT, OTHER)
 SCALAR_BYTES = 64
-LEDGER_PREFIX = (
-    "ps_train_sync"  # of the names of a synchronous job's ledger (`updates.ledger`), of its ops and resources
-)
+LEDGER_PREFIX = "ps_train_sync"  # of the names of a synchronous job's ledger, `updates.ledger`
 INPUT_OPS = ("IteratorGetNext", "QueueDequeue", "ReaderRead")
 UPDATING_OPS = (
     "ResourceApply",

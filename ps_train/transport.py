@@ -69,13 +69,11 @@ def pack(graph, runs, worker, pack_bytes, bucket_bytes, wire_dtype=EXACT, kept=N
     with graph.as_default(), tf1.control_dependencies(None):
         for number, found in enumerate(parts):
             own = [op for op in found if counts[op] == 1]
-            limits = pack_bytes, bucket_bytes
-            _pack_reads(graph, own, worker, limits, wire_dtype, None if number else kept)
-            _pack_pushes(own, worker, limits)
+            _pack_reads(graph, own, worker, pack_bytes, bucket_bytes, wire_dtype, None if number else kept)
+            _pack_pushes(own, worker, pack_bytes, bucket_bytes)
 
 
-def _pack_reads(graph, ops, worker, limits, wire_dtype, kept):
-    pack_bytes, bucket_bytes = limits
+def _pack_reads(graph, ops, worker, pack_bytes, bucket_bytes, wire_dtype, kept):
     trainable = {variable.op for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
     groups: dict[Any, list[Any]] = collections.defaultdict(list)
     for variable, task, before, uses in _remote_reads(graph, ops):
@@ -94,9 +92,8 @@ def _pack_reads(graph, ops, worker, limits, wire_dtype, kept):
                 reroute(uses, piece)
 
 
-def _pack_pushes(ops, worker, limits):
+def _pack_pushes(ops, worker, pack_bytes, bucket_bytes):
     """Gradients come from a worker's task and are taken by an optimizer's op, or on the way there by one of PUSHED."""
-    pack_bytes, bucket_bytes = limits
     groups: dict[Any, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
     for op in ops:
         is_there = is_ps(op.device) and task_of(op.device) != worker

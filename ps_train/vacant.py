@@ -7,6 +7,7 @@ to name its old process, and whoever waits for one that names the new process, a
 wait for ever. Where it stays away, the chief can save before it ends (`worker.judge`). A small model makes such ps tasks in a colocated job (`placement`).
 """
 
+from ps_train.liveness import restarted_ps
 from ps_train.logs import log
 from ps_train.transport import task_of
 
@@ -27,13 +28,12 @@ class VacantPsWatch:
     def look(self):
         """Called twice a second."""
         record = self._monitor.view().record("model")
-        declared = record.get("ps_runs", {})
-        back = {name: run for name, run in self._monitor.ps_runs().items() if declared.get(name, run) != run}
+        back = restarted_ps(self._monitor)
         if not back or record.get("chief") != self._monitor.run_id or not self.is_vacant(back):
             return
         log.info("%s came back, and held nothing of the model", ", ".join(back))
         fields = {key: value for key, value in record.items() if key not in ("key", "beat")}
-        self._monitor.publish("model", **{**fields, "ps_runs": declared | back})
+        self._monitor.publish("model", **{**fields, "ps_runs": record.get("ps_runs", {}) | back})
 
     def is_vacant(self, names):
         """Whether none of these ps tasks holds anything of the model."""

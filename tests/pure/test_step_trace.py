@@ -59,6 +59,10 @@ def a_step(ps_clock=0):
     )
 
 
+def milliseconds(parts):
+    return {part: round(1000 * secs, 6) for part, secs in parts.items()}
+
+
 def test_parts_add_up_and_are_what_held_the_step_up():
     trace = step_trace.read(a_step(), "worker:1")
     assert trace.secs == pytest.approx(0.014)
@@ -96,7 +100,7 @@ def test_a_token_that_is_waited_for_is_a_wait():
         ],
     )
     parts = step_trace.read(step, "worker:1").parts
-    assert {part: round(1000 * secs, 6) for part, secs in parts.items()} == {
+    assert milliseconds(parts) == {
         "compute": 4, "push": 2, "update": 1, "wait": 13,
     }  # fmt: skip
 
@@ -110,7 +114,7 @@ def test_a_worker_that_is_the_ps_of_the_token_waits_for_it_and_not_for_input():
         op("sync_replicas/ps_train_sync0_token/fifo_queue_1_Dequeue", "QueueDequeueV2", 8, 20),
     ]
     parts = step_trace.read(stats(ps=ops), "ps:0").parts
-    assert {part: round(1000 * secs, 6) for part, secs in parts.items()} == {
+    assert milliseconds(parts) == {
         "input": 3, "wait": 13, "compute": 4,
     }  # fmt: skip
 
@@ -126,8 +130,8 @@ def test_what_a_worker_that_is_a_ps_updates_of_its_own_part_is_no_arithmetic_of_
     ]
     for devices, worker, update in ({"ps": ops}, "ps:0", 6), ({"worker": ops}, "worker:1", 0):
         parts = step_trace.read(stats(**devices), worker).parts
-        assert round(1000 * parts.get("update", 0.0), 6) == update
-        assert round(1000 * parts["compute"], 6) == 14 - update
+        assert milliseconds(parts).get("update", 0.0) == update
+        assert milliseconds(parts)["compute"] == 14 - update
 
 
 def test_a_tensor_of_an_op_that_is_not_in_the_trace_counts_by_its_bytes_alone():
