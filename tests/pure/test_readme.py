@@ -133,6 +133,14 @@ def test_every_file_is_in_its_table(title, pattern):
     assert sorted(links) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
 
 
+def test_every_feature_has_an_example_and_a_test():
+    rows = table("What there is")
+    assert len(rows) >= 7
+    for what, _, example, test in rows:
+        assert re.fullmatch(r"(\[[^\]]+\]\((examples|flags|tests)/[^)]+\)(, )?)+", example), what
+        assert re.fullmatch(r"(\[test_\w+\.py\]\(tests/\w+/test_\w+\.py\)(, )?)+", test), what
+
+
 def test_results_are_those_that_the_examples_state():
     for row in table("Examples"):
         docstring = (ROOT / re.search(r"\((.*?)\)", row[0])[1]).read_text().split('"""')[1]
