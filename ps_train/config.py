@@ -33,6 +33,7 @@ BUCKET_BYTES = 64 * 2**20
 MAX_BUCKET_BYTES = 2**30  # TensorFlow's limit of a message is 2 GB
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 PARTITIONS = ("none", "auto")
+RATE_SCALES = ("none", "linear", "sqrt")
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -179,6 +180,14 @@ class TrainConfig:
     """Batches of a worker's step, whose mean gradient is pushed."""
     local_steps: int = 1
     """Batches of a worker's step, by which it trains a copy of its own, whose difference is pushed."""
+    max_staleness: int | None = None
+    """Async: a gradient whose variables have had more updates of others since is dropped; None: none is."""
+    scale_by_staleness: bool = False
+    """Async: the learning rate is divided by the gradient's staleness."""
+    scale_rate: str = "none"
+    """The learning rate is multiplied by the number of workers (`linear`), its square root (`sqrt`), or not (`none`)."""
+    warmup_steps: int = 0
+    """Async: the chief trains alone up to this global step."""
     autotune: bool = False
     """Try what the flags allow of pack_bytes, wire_dtype and prefetch for some steps each, and keep the fastest."""
     tune_process: bool = True
@@ -238,7 +247,7 @@ class TrainConfig:
         ):
             found += _out_of_range(name, getattr(self, name), minimum=1)
         found += _out_of_range("bucket_bytes", self.bucket_bytes, minimum=1, maximum=MAX_BUCKET_BYTES)
-        for name in ("keep_checkpoint_max", "profile_steps"):
+        for name in ("keep_checkpoint_max", "profile_steps", "max_staleness", "warmup_steps"):
             found += _out_of_range(name, getattr(self, name), minimum=0)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -274,6 +283,7 @@ class TrainConfig:
                 f"--accumulate_steps={self.accumulate_steps} with --colocate_ps needs --update=sync: in async a worker's own part "
                 "of the variables changes between the batches of a step. Leave out one of the two."
             )
+        found += self._staleness_problems()
         if self.local_steps > 1:
             found += self._local_problems()
         if self.profile_steps:
@@ -285,6 +295,7 @@ class TrainConfig:
             ("on_nan", NAN_POLICIES),
             ("partition", PARTITIONS),
             ("wire_dtype", WIRE_DTYPES),
+            ("scale_rate", RATE_SCALES),
         ):
             if getattr(self, name) not in choices:
                 found.append(f"--{name}={getattr(self, name)} is unknown. Expected {', '.join(choices)}.")
@@ -292,6 +303,20 @@ class TrainConfig:
             found += _not_a_path(name, getattr(self, name))
         found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
+
+    def _staleness_problems(self) -> list[str]:
+        if self.update != "sync":
+            return []
+        given = {
+            "max_staleness": self.max_staleness is not None,
+            "scale_by_staleness": self.scale_by_staleness,
+            "warmup_steps": self.warmup_steps > 0,
+        }
+        return [
+            f"--{name} is for --update=async: in sync every gradient is of the newest variables. Leave it out."
+            for name, is_given in given.items()
+            if is_given
+        ]
 
     def _profile_problems(self) -> list[str]:
         found = []

@@ -24,6 +24,7 @@ from ps_train.config import (
     LOSS_POLICIES,
     NAN_POLICIES,
     PARTITIONS,
+    RATE_SCALES,
     UPDATES,
     WIRE_DTYPES,
     Params,
@@ -90,6 +91,10 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("topk", float, "fraction of a gradient's elements, the largest, that is sent"),
         _field("accumulate_steps", int, "batches of a worker's step, whose mean gradient is pushed"),
         _field("local_steps", int, "batches that a worker trains a copy of its own with before it pushes"),
+        _field("max_staleness", int, "async: drop a gradient that more updates of others came before [none]"),
+        _field("scale_by_staleness", bool, "async: divide the learning rate by the gradient's staleness"),
+        _field("scale_rate", RATE_SCALES, "multiply the learning rate by the workers, or their square root"),
+        _field("warmup_steps", int, "async: the chief trains alone up to this global step"),
         _field("autotune", bool, "try transports for some steps each at the start, and keep the fastest"),
         _field(
             "tune_process", bool, "freed memory is kept for the next step; no spinning on shared processors"

@@ -1,6 +1,5 @@
 """What happens in each step: `StepHook` follows it, `StepRunner` runs it. How a job ends is `ending`'s."""
 
-import collections
 import contextlib
 import time
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from ps_train.errors import ModelError
 from ps_train.explain import cause
 from ps_train.hooked_steps import HookedSteps, feeds_refused
 from ps_train.logs import Throttle, log
+from ps_train.staleness import Staleness
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 
 MAX_SKIPPED = 1000
@@ -25,35 +25,6 @@ def as_preemption(error, is_ps_lost):
     return tf.errors.AbortedError(error.node_def, error.op, error.message) if is_ps_lost(error) else error
 
 
-class Staleness:
-    """How many updates are made between the pull of a step's variables and its own update, by the global steps that it sees.
-
-    >>> staleness = Staleness(pulls_ahead=1)
-    >>> staleness.start(10)
-    >>> [staleness.note(step) for step in (11, 13, 14)]          # someone else's is the 12th
-    [0.0, 1.0, 1.333...]
-
-    Args:
-      pulls_ahead: 0: variables are pulled when the step begins; 1: when the one before does.
-    """
-
-    def __init__(self, pulls_ahead):
-        self.pulls_ahead = pulls_ahead
-        self._pulled_at: collections.deque[int] = collections.deque()
-        self._total = self._count = 0
-
-    def start(self, step):
-        """A session begins, and pulls, at this global step."""
-        self._pulled_at = collections.deque([step], maxlen=self.pulls_ahead + 1)
-
-    def note(self, step):
-        """A step is done, and was this global step; gives the mean so far."""
-        self._total += max(step - 1 - self._pulled_at[0], 0)
-        self._count += 1
-        self._pulled_at.append(step)
-        return self._total / self._count
-
-
 class StepHook(tf1.train.SessionRunHook):
     """Follows the steps of a task: its report, its record on the boards, progress lines, the end at the target.
 
@@ -63,7 +34,7 @@ class StepHook(tf1.train.SessionRunHook):
       guard: ends the loop when it has decided so.
       global_step: the int64 variable.
       fetches: what else each step fetches: any of "loss" (scalar), "examples" (int), "global_step" (after the step),
-        "granted" (below zero if the gradient was dropped).
+        "granted" (below zero if the gradient was dropped; with --max_staleness else its staleness).
       train_steps: target, or None.
       log_every_secs: between progress lines.
       clock: seconds, for tests.
@@ -106,18 +77,22 @@ class StepHook(tf1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         """Ends before the first step if the target is reached."""
         self.session = session
-        step = int(session.run(self._read_step))
-        self._report.global_step = step
-        self._monitor.post(state="training", step=step)
         self._started = self._started or self._clock()
         self._report.begin_training()
+        self._asked = ""
+        self.begin_at(int(session.run(self._read_step)))
+        if self.is_reached:
+            coord.request_stop()
+
+    def begin_at(self, step):
+        """The next step's variables are pulled at this global step."""
+        self._report.global_step = step
+        self._monitor.post(state="training", step=step)
         if self._staleness is not None:
             self._staleness.start(step)
         self._rate.start(step, self._report.local_steps)
-        self._asked = ""
-        self.is_last = self.is_reached = self._is_reached(step)
-        if self.is_reached:
-            coord.request_stop()
+        self.is_reached = self._is_reached(step)
+        self.is_last = self.is_reached or bool(self._asked)
 
     def before_run(self, run_context):
         """Fetches the step's figures."""
@@ -137,11 +112,12 @@ class StepHook(tf1.train.SessionRunHook):
         self.step = report.global_step = step
         report.local_steps += 1
         self._skipped_in_a_row = 0
-        if self._staleness is not None:
-            report.staleness = self._staleness.note(step)
+        granted = int(values.get("granted", 0))
+        report.dropped_gradients += granted < 0
+        if self._staleness is not None and granted >= 0:
+            self._staleness.note(step, granted if "granted" in values else None)
         report.examples += self.unfinished_examples + int(values.get("examples", 0))
         self.unfinished_examples = 0
-        report.dropped_gradients += int(values.get("granted", 0)) < 0
         now = self._clock()
         report.train_secs = now - self._started
         if self._post_due.is_due(now):
@@ -208,16 +184,27 @@ class StepHook(tf1.train.SessionRunHook):
     def end(self, session):
         """Shows the last figures."""
         report = self._report
+        self._note_staleness()
         self._monitor.post(
             state="ending", step=report.global_step, local_steps=report.local_steps, **self._dropped()
         )
         if report.dropped_gradients and not self._has_ended:
             log.info(
-                "%d of %s were dropped: the update was made without them",
+                "%d of %s were dropped: %s",
                 report.dropped_gradients,
                 _count(report.local_steps, "gradient"),
+                "the update was made without them" if self._staleness is None else "they were too old",
             )
+        if self._staleness is not None and not self._has_ended and len(self._staleness.counts) > 1:
+            log.info("staleness of this worker's gradients: %s", self._staleness.describe())
         self._has_ended = True
+
+    def _note_staleness(self):
+        if self._staleness is not None:
+            self._report.staleness, self._report.staleness_counts = (
+                self._staleness.mean,
+                self._staleness.counts,
+            )
 
     def look(self, session):
         """Reads the step once more: the chief's last look, when nobody changes it any more."""
@@ -248,6 +235,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def _post(self, step, values, now):
         report = self._report
+        self._note_staleness()
         if "loss" in values:
             report.loss = float(values["loss"])
         global_rate, local_rate = self._rate.update(step, report.local_steps, now)

@@ -32,6 +32,7 @@ class Report:
     dropped_gradients: int = 0
     examples: int = 0
     staleness: float | None = None
+    staleness_counts: dict[int, int] | None = None
     restored_from: str | None = None
     checkpoint: str | None = None
     loss: float | None = None

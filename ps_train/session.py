@@ -36,6 +36,7 @@ from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.standing import describe
 from ps_train.vacant import VacantPsWatch
+from ps_train.warm_up import WarmUpHook
 from ps_train.wording import describe_shares
 
 BACKUP_LEASE_SECS = 5.0
@@ -134,7 +135,8 @@ def make(
     creator = SessionCreator(
         runtime, optimizers, saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
     )
-    ordered = [step_hook, *hooks, notice, *members]
+    warm_up = WarmUpHook(runtime, step_hook, creator)
+    ordered = [step_hook, warm_up, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
         rosters = [_make_roster(runtime, creator, optimizers)]

@@ -31,6 +31,10 @@ class TaskContext:
       first_ps_bytes: what the first ps is given before the others get any, in bytes; see `placement`.
       partition: 'none' or 'auto': whether large variables are split over the ps tasks; see `splitting`.
       local_steps: batches that a worker trains a copy of its own with before it pushes; see `updates.local`.
+      max_staleness: async: the most updates that a gradient may be old to be applied; None: any number; see `updates.stale`.
+      scale_by_staleness: async: whether the rate is divided by the gradient's staleness.
+      scale_rate: 'none', 'linear' or 'sqrt': how the rate grows with the workers; see `updates.rate`.
+      warmup_steps: async: the global step up to which the chief trains alone; see `warm_up`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
       tune_process: whether the process is set up for training; see `server.start_server`.
     """
@@ -51,6 +55,10 @@ class TaskContext:
     first_ps_bytes: int = 0
     partition: str = "none"
     local_steps: int = 1
+    max_staleness: int | None = None
+    scale_by_staleness: bool = False
+    scale_rate: str = "none"
+    warmup_steps: int = 0
     autotune: bool = False
     tune_process: bool = True
 
@@ -73,6 +81,11 @@ class TaskContext:
     def step_batches(self):
         """Batches that a worker's step takes."""
         return self.accumulate_steps * self.local_steps
+
+    @property
+    def watches_staleness(self):
+        """Whether something depends on how old each gradient is."""
+        return self.max_staleness is not None or self.scale_by_staleness
 
     @property
     def worker_device(self):

@@ -19,7 +19,7 @@ from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
 from ps_train.bring_up import is_model_whole, note_who_left
 from ps_train.cluster import AT_TARGET, ENDED, UP
-from ps_train.compat import tf
+from ps_train.compat import tf, tf1
 from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
 from ps_train.explain import as_model_error, cause
@@ -32,6 +32,7 @@ from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.ledger import REFUSED
+from ps_train.updates.stale import GATES
 from ps_train.updates.standing import queue_node
 from ps_train.wording import as_secs
 
@@ -57,7 +58,8 @@ def run(runtime, config, model):
     runtime.graph = ops.graph
     runtime.guard.release = make_release(runtime, ops.sync_optimizers)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
-    fetches |= drop_fetches(context, ops.sync_optimizers)
+    with ops.graph.as_default():
+        fetches |= drop_fetches(context, ops.sync_optimizers)
     step_hook = StepHook(
         report,
         runtime.monitor,
@@ -213,8 +215,13 @@ def _last_word(record):
 def drop_fetches(context, optimizers):
     """What a step has to fetch for `StepHook` to count dropped gradients; nothing where each update takes all.
 
+    With several gates, as of a model with several optimizers, the last one counts.
+
     Only for a loop that runs nothing but steps: the fetch claims a place in the round, and whoever claims has to arrive.
     """
+    gates = tf1.get_collection(GATES)
+    if gates:
+        return {"granted": gates[-1].granted}
     takes_all = context.quorum == context.cluster.num_workers
     return {} if takes_all or not optimizers else {"granted": optimizers[-1].granted}
 

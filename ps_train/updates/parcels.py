@@ -50,6 +50,17 @@ class Parcel(NamedTuple):
         """Of the gradient, when it is dense."""
         return self.variables[0].shape if len(self.variables) == 1 else self.gradient.shape
 
+    def map(self, function):
+        """The same with a function of tensors applied to the gradient; of a sparse one, to its values and its indices."""
+        gradient = self.gradient
+        if isinstance(gradient, tf.IndexedSlices):
+            mapped = tf.IndexedSlices(
+                function(gradient.values), function(gradient.indices), gradient.dense_shape
+            )
+        else:
+            mapped = function(gradient)
+        return self._replace(gradient=mapped)
+
     def unpack(self, tensor):
         """Pieces of a tensor like the gradient, with their variables."""
         if len(self.variables) == 1:
@@ -78,6 +89,11 @@ def send_gradients(grads_and_vars, loss, context):
     if len(forms) > 1:
         tf1.add_to_collection(GRADIENTS, Gradients(forms, context.wire_dtype))
     return forms[context.wire_dtype]
+
+
+def barrier(gradients):
+    """One op that runs when all gradients are on their ps; grouped by device, so one message from each ps."""
+    return tf.group(*[g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients])
 
 
 def _send(parcels, context):

@@ -5,11 +5,13 @@ train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
 """
 
 from ps_train import task_context
-from ps_train.compat import tf1
+from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.updates import sync
 from ps_train.updates.local import LocalOptimizer
-from ps_train.updates.parcels import in_order, send_gradients
+from ps_train.updates.parcels import barrier, in_order, send_gradients
+from ps_train.updates.rate import scale_rate, worker_factor
+from ps_train.updates.stale import StalenessGate
 from ps_train.updates.wrapped import WrappedOptimizer
 
 COLLECTION = "ps_train/distributed_optimizers"
@@ -22,16 +24,38 @@ class AsyncOptimizer(WrappedOptimizer):
         """As the wrapped optimizer's, of gradients that were checked for NaN and Inf."""
         tf1.add_to_collection(COLLECTION, self)
         context = task_context.current_or_none()
-        if context is not None:
-            grads_and_vars = self._send(grads_and_vars, context)
-        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+        if context is None:
+            return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+        grads_and_vars = list(grads_and_vars)
+        parcels = send_gradients(grads_and_vars, self._loss, context)
+        if context.watches_staleness:
+            return self._apply_unless_old(parcels, grads_and_vars, global_step, context, name)
+        return self._apply(parcels, grads_and_vars, global_step, name)
 
-    def _send(self, grads_and_vars, context):
-        grads_and_vars, pieces = list(grads_and_vars), []
-        for parcel in send_gradients(grads_and_vars, self._loss, context):
+    def _apply(self, parcels, grads_and_vars, global_step, name):
+        pieces = []
+        for parcel in parcels:
             with tf1.device(parcel.variables[0].device):
                 pieces += parcel.unpack(parcel.gradient)
-        return in_order(pieces, grads_and_vars)
+        return self._optimizer.apply_gradients(in_order(pieces, grads_and_vars), global_step, name)
+
+    def _apply_unless_old(self, parcels, grads_and_vars, global_step, context, name):
+        if global_step is None:
+            raise ModelError(
+                "the gradients' staleness is counted in global steps, and an optimizer gets none: pass "
+                "global_step=tf1.train.get_global_step(), or leave out --max_staleness and --scale_by_staleness."
+            )
+        arrived = [_on_ps(parcel) for parcel in parcels]
+        gate = StalenessGate(global_step, context, [barrier([parcel.gradient for parcel in arrived])])
+        if context.scale_by_staleness:
+            scale_rate(self._optimizer, lambda: gate.rate, "--scale_by_staleness")
+        passed = [gate.let_pass(parcel) for parcel in arrived]
+        return gate.finish(self._apply(passed, grads_and_vars, None, name))
+
+
+def _on_ps(parcel):
+    with tf1.device(parcel.variables[0].device):
+        return parcel.map(tf.identity)
 
 
 class _CountedSyncOptimizer(sync.SyncReplicasOptimizer):
@@ -53,7 +77,7 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
       ModelError: it is something else, as a Keras optimizer.
 
     Example:
-      >>> from ps_train.compat import tf1
+      >>> from ps_train.compat import tf, tf1
       >>> with tf1.Graph().as_default():
       ...     w = tf1.get_variable("w", [], initializer=tf1.ones_initializer())
       ...     step = tf1.train.get_or_create_global_step()
@@ -70,6 +94,10 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
             "tf.compat.v1.train.Optimizer, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
         )
     context = task_context.current_or_none()
+    if context is not None and context.scale_rate != "none":
+        num_gradients = context.quorum if context.update == "sync" else context.cluster.num_workers
+        factor = worker_factor(context.scale_rate, num_gradients)
+        scale_rate(optimizer, lambda: factor, "--scale_rate")
     if context is None or context.local_steps == 1:
         return _make_rule(optimizer, context)
     return LocalOptimizer(optimizer, _make_rule(tf1.train.GradientDescentOptimizer(1.0), context))

@@ -35,7 +35,7 @@ from ps_train.split_variable import parts_of
 from ps_train.step_trace import LEDGER_PREFIX
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.ledger import REFUSED, Ledger, LedgerState
-from ps_train.updates.parcels import in_order, send_gradients
+from ps_train.updates.parcels import barrier, in_order, send_gradients
 from ps_train.updates.rounds import MemberHook
 
 
@@ -159,9 +159,9 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         for parcel in self.parcels:
             device = parcel.variables[0].device
             with tf1.device(device):
-                arrived.append(_identity(parcel.gradient))
+                arrived.append(parcel.map(tf.identity).gradient)
                 accumulators.append((_accumulator_for(self.ledger, parcel), device))
-        with tf1.control_dependencies([_barrier(arrived), before]):
+        with tf1.control_dependencies([barrier(arrived), before]):
             granted = self.granted = self.ledger.claim(stamp)
         pushes = []
         for gradient, (accumulator, device) in zip(arrived, accumulators, strict=True):
@@ -287,19 +287,6 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
           num_tokens: ignored; tokens are not needed.
         """
         return MemberHook(self)
-
-
-def _identity(gradient):
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
-        )
-    return tf.identity(gradient)
-
-
-def _barrier(gradients):
-    """One op that runs when all gradients are on their ps; grouped by device, so one message from each ps."""
-    return tf.group(*[g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients])
 
 
 def _accumulator_for(ledger, parcel):

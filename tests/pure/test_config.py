@@ -51,6 +51,13 @@ def test_the_defaults_are_valid():
         ({"seed": 2**31}, "--seed=2147483648 is out of range. Expected a whole number from 0 to 2147483647."),
         ({"pack_bytes": "4k"}, "--pack_bytes=4k is not a size. Expected a whole number of bytes, or auto."),
         (
+            {"max_staleness": 0, "update": "sync"},
+            "--max_staleness is for --update=async: in sync every gradient is of the newest variables. Leave it out.",
+        ),
+        ({"max_staleness": -1}, "--max_staleness=-1 is out of range. Expected a whole number from 0."),
+        ({"warmup_steps": -1}, "--warmup_steps=-1 is out of range. Expected a whole number from 0."),
+        ({"scale_rate": "cubic"}, "--scale_rate=cubic is unknown. Expected none, linear, sqrt."),
+        (
             {"prefetch": True, "update": "sync"},
             "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. Leave it out, "
             "or train with --update=async.",

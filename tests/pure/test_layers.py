@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # A module may import from the rows before its own; a package is one module here. The design's layers 1, 2 and 6 take
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
-    "errors wording processors timeline allocator",
+    "errors wording processors timeline allocator staleness",
     "compat addresses packages messages step_trace",
     "wire",
     "cluster logs transport profile",
@@ -21,7 +21,7 @@ LAYERS = (
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall",
     "relapse restoring guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
-    "bring_up stall_watch status ending vacant",
+    "bring_up stall_watch status ending vacant warm_up",
     "graph session launcher profiler tuning",
     "worker ps evaluator bench",
     "startup chaos",

@@ -1,0 +1,61 @@
+"""The learning rate of an optimizer of TensorFlow 1, times a factor: `--scale_rate`, `--scale_by_staleness`.
+
+scale_rate(optimizer, lambda: factor)       # before its apply_gradients
+"""
+
+import contextlib
+
+from ps_train.compat import tf, tf1
+from ps_train.errors import ModelError
+
+# What TensorFlow's optimizers call the tensor, once `_prepare` has made it.
+_RATES = ("_learning_rate_tensor", "_lr_t")
+_INNER = ("_optimizer", "_opt")  # of one that wraps another
+
+
+def worker_factor(scale, num_gradients):
+    """By what the rate is multiplied when an update is the mean of so many gradients, or so many workers make them.
+
+    The linear rule is from Goyal et al., "Accurate, Large Minibatch SGD", 2017; the square root keeps the variance of a step
+    (Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014).
+
+    >>> worker_factor("linear", 4), worker_factor("sqrt", 4), worker_factor("none", 4)
+    (4.0, 2.0, 1.0)
+    """
+    return {"none": 1.0, "linear": float(num_gradients), "sqrt": num_gradients**0.5}[scale]
+
+
+def scale_rate(optimizer, make_factor, flag):
+    """Has an optimizer use its learning rate times a factor.
+
+    Args:
+      optimizer: `tf1.train.Optimizer`; one that wraps another in TensorFlow's way has that one scaled.
+      make_factor: gives the factor, a float or float32 scalar tensor, when gradients are applied.
+      flag: that asks for it, for messages.
+
+    Raises:
+      ModelError: when gradients are applied: the optimizer has no learning rate that is known.
+    """
+    for name in _INNER:
+        inner = getattr(optimizer, name, None)
+        if isinstance(inner, tf1.train.Optimizer):
+            scale_rate(inner, make_factor, flag)
+            return
+    prepare = optimizer._prepare
+
+    def prepare_scaled():
+        prepare()
+        factor = make_factor()
+        names = [name for name in _RATES if isinstance(getattr(optimizer, name, None), tf.Tensor)]
+        if not names:
+            raise ModelError(
+                f"{flag} cannot scale the learning rate of a {type(optimizer).__name__}, which keeps it in none of the places "
+                "where TensorFlow's optimizers do. Leave the flag out, and scale the rate in model_fn."
+            )
+        place = tf1.device(factor.device) if isinstance(factor, tf.Tensor) else contextlib.nullcontext()
+        for name in names:
+            rate = getattr(optimizer, name)
+            with place:
+                setattr(optimizer, name, rate * tf.cast(factor, rate.dtype))
+
+    optimizer._prepare = prepare_scaled

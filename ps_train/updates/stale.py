@@ -1,0 +1,115 @@
+"""Old gradients in async: how old each one is, in updates, and what becomes of it: `--max_staleness`, `--scale_by_staleness`.
+
+    gate = StalenessGate(global_step, context, arrived)      # once the gradients are on their ps
+    parcels = [gate.let_pass(parcel) for parcel in parcels]
+    step = gate.finish(optimizer.apply_gradients(...))       # without a global step, which the gate has raised
+    session.run([step, gate.granted])                        # the gradient's staleness, or DROPPED
+
+A gradient is computed from variables that were pulled at one global step, and applied at another. The difference, less its own
+update, is its staleness: the updates that others have made meanwhile.
+
+1. When a step begins, its worker's part on the ps reads the global step: what it pulls is of that moment.
+2. When all gradients have got to their ps, the gate, on the ps of the global step and under a mutex, reads the step once more,
+   and raises it by one if the gradient is to be applied. So each gradient has a place of its own in the order of the updates,
+   and two that come together are not both counted as the first.
+3. One that is too old is not applied anywhere: what would apply it is switched off, as a branch of `tf.cond` is, on every ps.
+   No slot changes, and neither does the global step.
+
+With `--prefetch`, and with steps of several batches, variables are pulled before the run that pushes: what the global step was
+then is kept on the worker.
+
+Dividing the rate by the staleness is from Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", 2016.
+"""
+
+from typing import Any
+
+from ps_train.compat import tf, tf1
+from ps_train.updates.accumulation import ACCUMULATIONS
+
+GATES = "ps_train/staleness_gates"
+NEVER = -1
+DROPPED = -1
+
+
+class StalenessGate:
+    """Decides on a step's gradients, once they have arrived.
+
+    Args:
+      global_step: int64 resource variable, raised by one for each step that passes.
+      context: TaskContext; `max_staleness` None: every step passes.
+      arrived: list of tensors or ops, after which it is decided.
+
+    Attributes:
+      staleness: int64 scalar, of this step's gradient.
+      granted: int64 scalar: the staleness, or DROPPED.
+      rate: float32 scalar, 1 over the staleness, and 1 for a fresh one.
+    """
+
+    def __init__(self, global_step, context, arrived):
+        self._device, self._max = global_step.device, context.max_staleness
+        begun = _begun_at(global_step, context)
+        with tf1.device(self._device):
+            self.staleness, self.fresh = self._decide(global_step, begun, arrived)
+            self.granted = tf.where(self.fresh, self.staleness, tf.constant(DROPPED, tf.int64))
+            self.rate = 1.0 / tf.cast(tf.maximum(self.staleness, 1), tf.float32)
+        tf1.add_to_collection(GATES, self)
+
+    def _decide(self, global_step, begun, arrived):
+        mutex = tf.raw_ops.MutexV2(shared_name="ps_train/staleness_mutex")
+        with tf1.control_dependencies(arrived):
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+        with tf1.control_dependencies([lock]):
+            now = global_step.read_value()
+        staleness = tf.maximum(now - begun, 0)  # the model may have gone back
+        fresh = tf.constant(True) if self._max is None else staleness <= self._max
+        raised = global_step.assign_add(tf.cast(fresh, tf.int64), read_value=False)
+        with tf1.control_dependencies([raised]):
+            unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf1.control_dependencies([unlock]):
+            return tf.identity(staleness), tf.identity(fresh)
+
+    def let_pass(self, parcel):
+        """A parcel that has arrived as it is to be applied: dead, as what is in a branch not taken, if it is too old."""
+        if self._max is None:
+            return parcel
+        with tf1.device(parcel.variables[0].device):
+            return parcel.map(lambda tensor: tf.raw_ops.Switch(data=tensor, pred=self.fresh).output_true)
+
+    def finish(self, applied):
+        """An op that is done when the gradients are applied, or dropped."""
+        if self._max is None:
+            return applied
+        with tf1.device(self._device):
+            switched = tf.raw_ops.Switch(data=self.fresh, pred=self.fresh)
+            with tf1.control_dependencies([applied]):
+                taken = tf.identity(switched.output_true)
+            return tf.raw_ops.Merge(inputs=[switched.output_false, taken]).output.op
+
+
+class _Beginning:
+    """Notes the global step when the first of a step's batches begins; in ACCUMULATIONS."""
+
+    def __init__(self, start):
+        self.start, self.add = start, tf.no_op()
+
+
+def _begun_at(global_step, context):
+    """The global step at which the variables of this step's gradients were pulled: int64 scalar on a ps or the worker."""
+    with tf1.control_dependencies(None):  # a caller's may take a while
+        with tf1.device(global_step.device):
+            now = global_step.read_value()
+        if context.step_batches == 1 and not context.prefetch:
+            return now
+        with tf1.device(context.worker_device), tf1.name_scope(None, "ps_train/staleness"):
+            kept: Any = tf1.Variable(
+                lambda: tf.constant(NEVER, tf.int64), trainable=False, use_resource=True, name="begun",
+                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+            )  # fmt: skip
+            begun = kept.read_value()
+            if not context.prefetch:
+                tf1.add_to_collection(ACCUMULATIONS, _Beginning(kept.assign(now, read_value=False)))
+                return begun
+            with tf1.control_dependencies([begun.op]):
+                noted = kept.assign(now, read_value=False)
+            with tf1.control_dependencies([noted]):
+                return tf.where(begun < 0, now, begun)
