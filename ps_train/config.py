@@ -186,6 +186,8 @@ class TrainConfig:
     """Async: the learning rate is divided by the gradient's staleness."""
     scale_rate: str = "none"
     """The learning rate is multiplied by the number of workers (`linear`), its square root (`sqrt`), or not (`none`)."""
+    max_lead: int | None = None
+    """Async: how many steps a worker may be ahead of the slowest before it waits; None: any number."""
     warmup_steps: int = 0
     """Async: the chief trains alone up to this global step."""
     autotune: bool = False
@@ -242,6 +244,7 @@ class TrainConfig:
             "local_steps",
             "train_steps",
             "replicas_to_aggregate",
+            "max_lead",
             "save_checkpoint_steps",
             "eval_steps",
         ):
@@ -310,6 +313,7 @@ class TrainConfig:
         given = {
             "max_staleness": self.max_staleness is not None,
             "scale_by_staleness": self.scale_by_staleness,
+            "max_lead": self.max_lead is not None,
             "warmup_steps": self.warmup_steps > 0,
         }
         return [

@@ -94,6 +94,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("max_staleness", int, "async: drop a gradient that more updates of others came before [none]"),
         _field("scale_by_staleness", bool, "async: divide the learning rate by the gradient's staleness"),
         _field("scale_rate", RATE_SCALES, "multiply the learning rate by the workers, or their square root"),
+        _field("max_lead", int, "async: steps that a worker may be ahead of the slowest [any number]"),
         _field("warmup_steps", int, "async: the chief trains alone up to this global step"),
         _field("autotune", bool, "try transports for some steps each at the start, and keep the fastest"),
         _field(

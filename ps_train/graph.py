@@ -20,6 +20,7 @@ from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn
 from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
 from ps_train.updates import SYNC_OPTIMIZERS, rules
+from ps_train.updates.lead import Lead
 
 INPUT = "ps_train/input"
 
@@ -103,6 +104,8 @@ def build_train(context, config, model):
             _collect_keras_updates(graph)
             with blaming_result(model, spec):
                 train_op = _build_train_op(spec, context, global_step)
+            if context.max_lead is not None:
+                train_op = Lead(context).follow(train_op)
             step_after = _read_step_after(train_op, global_step)
             loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
         check_sizes(graph)
@@ -190,10 +193,17 @@ def _check_train_op(train_op, context):
         )
     if tf1.get_collection(rules.COLLECTION):
         return
-    if context.update == "sync" or context.local_steps > 1:
-        flag = "--update=sync" if context.update == "sync" else "--local_steps"
+    reaching = {
+        "--update=sync": context.update == "sync",
+        "--local_steps": context.local_steps > 1,
+        "--max_staleness": context.max_staleness is not None,
+        "--scale_by_staleness": context.scale_by_staleness,
+        "--scale_rate": context.scale_rate != "none",
+    }
+    given = [flag for flag, is_given in reaching.items() if is_given]
+    if given:
         raise ModelError(
-            f"its own train_op is by an optimizer that {flag} does not reach. Wrap it: "
+            f"its own train_op is by an optimizer that {given[0]} does not reach. Wrap it: "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, global_step=tf1.train.get_global_step())."
         )
 

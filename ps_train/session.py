@@ -32,6 +32,7 @@ from ps_train.stall_watch import StallWatch
 from ps_train.transport_hook import TransportHook
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.lead import LEADS, LeadHook
 from ps_train.updates.roster import Roster
 from ps_train.updates.rounds import MemberHook, UpdateLoop
 from ps_train.updates.standing import describe
@@ -118,9 +119,10 @@ def make(
     Returns:
       `tf1.train.MonitoredSession`.
     """
-    optimizers = tf1.get_collection(SYNC_OPTIMIZERS)
+    optimizers, leads = tf1.get_collection(SYNC_OPTIMIZERS), tf1.get_collection(LEADS)
     known = [hook.optimizer for hook in hooks if isinstance(hook, MemberHook)]
     members = [MemberHook(optimizer) for optimizer in optimizers if optimizer not in known]
+    members += [LeadHook(lead) for lead in leads]
     all_members = [hook for hook in [*hooks, *members] if isinstance(hook, MemberHook)]
     if runtime.context.step_batches > 1:
         hooks = [
@@ -130,16 +132,16 @@ def make(
     for member in all_members:
         member.guard = runtime.guard
     notice = StopNoticeHook(runtime, step_hook, all_members)
-    stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph())
+    stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph(), leads=leads)
     runtime.guard.looks = [notice.look, stall_watch.look]
     creator = SessionCreator(
-        runtime, optimizers, saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
+        runtime, [*optimizers, *leads], saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
     )
     warm_up = WarmUpHook(runtime, step_hook, creator)
     ordered = [step_hook, warm_up, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
-        rosters = [_make_roster(runtime, creator, optimizers)]
+        rosters = [_make_roster(runtime, creator, [*optimizers, *leads])]
         finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)

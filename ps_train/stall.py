@@ -8,7 +8,7 @@
 
 1. a ps that does not answer its board;
 2. where the main thread is: making a session, saving a checkpoint, in code of the user's outside of `session.run`;
-3. sync: the ledger, whether the round waits for the chief or for other workers' gradients;
+3. sync: the ledger, whether the round waits for the chief or for other workers' gradients; with --max_lead the slowest;
 4. this task's own input, if a Python function of it has not returned, or if all else has an alibi;
 5. this task's own computation, if its process is busy.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ps_train.cluster import ENDED
 from ps_train.stacks import Stack
-from ps_train.updates.standing import Standing
+from ps_train.updates.standing import LeadStanding, Standing
 
 SILENT_SECS = 3.0  # a record changes twice a second
 BUSY_CORES = 0.3
@@ -58,6 +58,7 @@ class Evidence(NamedTuple):
       is_first: whether this task has not completed a step yet.
       servers, peers: the ps tasks; the other training tasks.
       standings: sync: where the open round of each optimizer stands; empty in async, or if it could not be read.
+      lead: with --max_lead: who is how far; None if it could not be read.
       gradients: sync: gradients in each accumulator.
       notes: what could not be found out, and why.
       is_loop_there: on the chief of a sync job, whether its update loop runs; None elsewhere.
@@ -76,6 +77,7 @@ class Evidence(NamedTuple):
     servers: Sequence[Server] = ()
     peers: Sequence[Peer] = ()
     standings: Sequence[Standing] = ()
+    lead: LeadStanding | None = None
     gradients: Sequence[int] = ()
     notes: Sequence[str] = ()
     is_loop_there: bool | None = None
@@ -101,6 +103,8 @@ def explain(evidence: Evidence) -> list[str]:
     for standing in evidence.standings:
         lines.append(f"  round for {evidence.next_step}: {describe_round(standing)}")
         lines.append(f"  tokens here: {standing.tokens.get(evidence.own, 0)}")
+    if evidence.lead is not None:
+        lines.append(f"  steps: {_names(f'{name} {steps}' for name, steps in evidence.lead.steps.items())}")
     if evidence.gradients:
         lines.append(f"  accumulators: {_count_gradients(evidence.gradients)}")
     if evidence.is_loop_there is not None:
@@ -132,6 +136,11 @@ def conclude(evidence: Evidence) -> str:
         reason = _conclude_round(standing, evidence)
         if reason:
             return reason
+    lead = evidence.lead
+    if lead is not None and evidence.own in lead.waiting:
+        named = [f"{name}, which {_heard(evidence, name)}" for name in lead.slowest[:MAX_NAMED]]
+        behind = lead.steps[evidence.own] - min(lead.steps.values())
+        return f"as far ahead as it may be (--max_lead), {behind} steps, of {', of '.join(named)}"
     return _conclude_own(evidence)
 
 

@@ -23,7 +23,7 @@ from ps_train.liveness import BEAT_SECS, CALL_SECS, awake_clock
 from ps_train.logs import log
 from ps_train.step_trace import LEDGER_PREFIX
 from ps_train.updates.accumulators import AccumulatorReader
-from ps_train.updates.standing import LedgerReader, describe
+from ps_train.updates.standing import LedgerReader, describe, place_of, read_lead
 
 QUIET_SECS = 1.0
 WINDOW_SECS = 1.0  # what lasts as long as this stands still
@@ -41,10 +41,14 @@ class StallWatch:
       start: runs a function in a thread.
       thread_id: of the thread that trains; the one that calls this if not given.
       graph: that is trained.
+      leads: async: what a worker waits at that is too far ahead.
     """
 
-    def __init__(self, runtime, optimizers, clock=awake_clock, start=None, thread_id=None, graph=None):
+    def __init__(
+        self, runtime, optimizers, clock=awake_clock, start=None, thread_id=None, graph=None, leads=()
+    ):
         self._runtime, self._optimizers, self._clock = runtime, optimizers, clock
+        self._leads = leads
         self._start = start or _start_thread
         self._thread_id = thread_id or threading.get_ident()
         self._queues = _queues_on_ps(graph) if graph is not None else []
@@ -132,6 +136,7 @@ class StallWatch:
             servers=[_server(link) for link in runtime.monitor.links],
             peers=[_peer(str(task), seen) for task in context.cluster.training_tasks if task != own],
             standings=standings,
+            lead=self._read_lead(notes),
             gradients=gradients,
             notes=notes,
             is_loop_there=self._is_loop_there(),
@@ -161,6 +166,18 @@ class StallWatch:
             return []
         finally:
             reader.close()
+
+    def _read_lead(self, notes):
+        if not self._leads:
+            return None
+        context = self._runtime.context
+        link = self._runtime.monitor.link(context.cluster.ps_tasks[0])
+        names = [str(task) for task in context.cluster.training_tasks]
+        try:
+            return read_lead(link.address, link.task, place_of(self._leads[0].vector), names, CALL_SECS)
+        except BoardError as error:
+            notes.append(f"how far the workers are, on {link.task}, cannot be read: {error}")
+            return None
 
     def _count_gradients(self, notes):
         """Gradients in each accumulator of those ps tasks that answer."""

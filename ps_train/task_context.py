@@ -34,6 +34,7 @@ class TaskContext:
       max_staleness: async: the most updates that a gradient may be old to be applied; None: any number; see `updates.stale`.
       scale_by_staleness: async: whether the rate is divided by the gradient's staleness.
       scale_rate: 'none', 'linear' or 'sqrt': how the rate grows with the workers; see `updates.rate`.
+      max_lead: async: how many steps a worker may be ahead of the slowest; None: any number; see `updates.lead`.
       warmup_steps: async: the global step up to which the chief trains alone; see `warm_up`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
       tune_process: whether the process is set up for training; see `server.start_server`.
@@ -58,6 +59,7 @@ class TaskContext:
     max_staleness: int | None = None
     scale_by_staleness: bool = False
     scale_rate: str = "none"
+    max_lead: int | None = None
     warmup_steps: int = 0
     autotune: bool = False
     tune_process: bool = True
@@ -84,8 +86,8 @@ class TaskContext:
 
     @property
     def watches_staleness(self):
-        """Whether something depends on how old each gradient is."""
-        return self.max_staleness is not None or self.scale_by_staleness
+        """Whether it has to be known how old each gradient is; by the global steps that a worker sees, waits would count."""
+        return self.max_staleness is not None or self.scale_by_staleness or self.max_lead is not None
 
     @property
     def worker_device(self):

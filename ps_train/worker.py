@@ -31,6 +31,7 @@ from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.finite import explain_bad_number, is_bad_number
+from ps_train.updates.lead import LEADS
 from ps_train.updates.ledger import REFUSED
 from ps_train.updates.stale import GATES
 from ps_train.updates.standing import queue_node
@@ -56,7 +57,8 @@ def run(runtime, config, model):
     context, report = runtime.context, runtime.report
     ops = graph.build_train(context, config, model)
     runtime.graph = ops.graph
-    runtime.guard.release = make_release(runtime, ops.sync_optimizers)
+    waited_at = [*ops.sync_optimizers, *ops.graph.get_collection(LEADS)]
+    runtime.guard.release = make_release(runtime, waited_at)
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
     with ops.graph.as_default():
         fetches |= drop_fetches(context, ops.sync_optimizers)
@@ -227,12 +229,16 @@ def drop_fetches(context, optimizers):
 
 
 def make_release(runtime, optimizers):
-    """A function that lets this worker's main thread out of its wait for a token, from another thread."""
+    """A function that lets this worker's main thread out of its wait for a token, from another thread.
+
+    Args:
+      runtime: session.TaskRuntime.
+      optimizers: whatever has a `token_queue`.
+    """
     if not optimizers:
         return lambda: None
     control = runtime.context.cluster.ps_tasks[0]
-    names = [optimizer.ledger.token_queue_names[optimizer.ledger.replica] for optimizer in optimizers]
-
+    names = [optimizer.token_queue for optimizer in optimizers]
     nodes = [constant(REFUSED)._replace(name="refused")]
     for index, name in enumerate(names):
         nodes.append(queue_node(f"queue{index}", name))

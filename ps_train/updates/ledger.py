@@ -30,6 +30,7 @@ dropped by the accumulators, since its stamp is -1.
 
 from ps_train.compat import tf, tf1
 from ps_train.updates.ledger_state import LedgerState
+from ps_train.updates.locked import LockedVector
 
 ATTENTION = -2  # rung on `go` instead of a round: the chief must look at the ledger
 REFUSED = -1
@@ -56,17 +57,18 @@ class Ledger:
         )  # fmt: skip
         self.token_queue_names = [f"{name}_token{i}" for i in range(num_replicas)]
         with tf1.device(device), tf1.name_scope(name):
-            self._vector = tf1.Variable(
-                initial_value=lambda: tf.zeros([5 + 5 * num_replicas], tf.int64),
-                trainable=False, collections=[], use_resource=True, name=name,
-            )  # fmt: skip
-            self._mutex = tf.raw_ops.MutexV2(shared_name=name + "_mutex")
+            self.vector = LockedVector(
+                name,
+                5 + 5 * num_replicas,
+                lambda vector: LedgerState.from_vector(vector, num_replicas),
+                lambda state: tf.concat([tf.stack(state[:5]), *state[5:]], 0),
+            )
+            self._locked = self.vector.change
             self._go = tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=name + "_go")
             self._tokens = [
                 tf1.FIFOQueue(-1, tf.int64, shapes=[()], shared_name=n) for n in self.token_queue_names
             ]
-            self.snapshot = self._vector.read_value()
-            self.is_initialized = self._vector.is_initialized()
+            self.snapshot, self.is_initialized = self.vector.snapshot, self.vector.is_initialized
             self.first_round = tf1.placeholder(tf.int64, [], "first_round")
             self.first_members = tf1.placeholder(tf.int64, [num_replicas], "first_members")
             self.reset = self._build_reset()
@@ -112,22 +114,7 @@ class Ledger:
         with tf1.device(self.device), tf1.name_scope(self.name + "_complete"):
             return self._locked(self._complete).op
 
-    # Transitions: state -> (new state, value to return, ops to run under the lock).
-
-    def _locked(self, transition):
-        lock = tf.raw_ops.MutexLock(mutex=self._mutex)
-        with tf1.control_dependencies([lock]):
-            state = LedgerState.from_vector(self._vector.read_value(), self.num_replicas)
-            new, value, make_effects = transition(state)
-            vector = tf.concat([tf.stack(new[:5]), *new[5:]], 0)
-            value = tf.identity(value)
-        assigned = self._vector.assign(vector).op
-        with tf1.control_dependencies([value, assigned]):
-            effects = make_effects()
-        with tf1.control_dependencies([*effects, assigned]):
-            unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        with tf1.control_dependencies([unlock]):
-            return tf.identity(value)
+    # Transitions, for `LockedVector.change`.
 
     def _mine(self, replica):
         return tf.one_hot(replica, self.num_replicas, dtype=tf.int64)
@@ -314,7 +301,9 @@ class Ledger:
         never = tf.fill([self.num_replicas], self.first_round - 1)
         zero = tf.zeros([], tf.int64)
         head = tf.stack([self.first_round, self.first_round - 1, zero, zero, zero])
-        assign = self._vector.assign(tf.concat([head, self.first_members, zeros, zeros, never, never], 0)).op
+        assign = self.vector.variable.assign(
+            tf.concat([head, self.first_members, zeros, zeros, never, never], 0)
+        ).op
         # A worker of the old generation may still wait for a token: REFUSED sends it on, to find its session gone.
         emptied = [queue.dequeue_many(queue.size()).op for queue in [self._go, *self._tokens]]
         with tf1.control_dependencies([assign, *emptied]):

@@ -161,7 +161,7 @@ def redirect(graph):
     Raises:
       ModelError: a variable is used in a way that a copy cannot serve, or two optimizers wait for one another.
     """
-    optimizers = graph.get_collection(ACCUMULATIONS)
+    optimizers = [one for one in graph.get_collection(ACCUMULATIONS) if isinstance(one, LocalOptimizer)]
     copies = graph.get_collection(COPIES)
     if not copies:
         return

@@ -26,7 +26,7 @@ class Roster(tf1.train.SessionRunHook):
     """Watches the workers while the chief's session lives; the first of the hooks, as others wait for rounds to go on.
 
     Args:
-      optimizers: the synchronous ones; none in async, where a lost worker is only named.
+      optimizers: what has members: the synchronous ones, and the leads of async; without any a lost worker is only named.
       monitor: liveness.Monitor.
       tasks: training tasks; the position is the replica's number.
       own: this task.

@@ -55,7 +55,7 @@ class MemberHook(tf1.train.SessionRunHook):
         """Shrinks the quorum by this replica, once, unless it ends before it is done and will come back."""
         if not (self._has_left or self.stays) and (self.guard is None or not self.guard.should_stop):
             self._has_left = True
-            self.optimizer.remove(session, self.optimizer.ledger.replica)
+            self.optimizer.remove(session, self.optimizer.replica)
 
     def end(self, session):
         """Leaves."""

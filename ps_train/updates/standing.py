@@ -1,7 +1,8 @@
-"""Where the open round of a synchronous job stands: who has given its gradient and who owes it, read from outside.
+"""Where the open round of a synchronous job stands, who has given its gradient and who owes it; and with --max_lead who waits.
 
     reader = LedgerReader("10.0.0.1:2222", TaskId("ps", 0), described, ["worker:0", "worker:1"])
     reader.read()[0].owing                   # ('worker:1',)
+    read_lead("10.0.0.1:2222", TaskId("ps", 0), place_of(lead.vector), names).waiting
 
 What is read is the ledger's variable and the sizes of its queues, by their names on the ps, with a deadline, and without
 TensorFlow in the reading process. Nothing is changed, and nobody waits for the reader. The chief tells the names on the
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from ps_train.board import ControlSession
 from ps_train.cluster import TaskId
 from ps_train.messages import DType, Node, Shape
-from ps_train.updates.ledger_state import LedgerState
+from ps_train.updates.ledger_state import LeadState, LedgerState
 
 
 class Standing(NamedTuple):
@@ -129,17 +130,60 @@ class LedgerReader:
 
     def _nodes(self, i: int, one: Mapping[str, Any]) -> list[Node]:
         shape = Shape([5 + 5 * len(self._names)])
-        place = {"container": one["container"].encode(), "shared_name": one["variable"].encode()}
-        nodes = [
-            Node(f"variable{i}", "VarHandleOp", attrs={**place, "dtype": DType.INT64, "shape": shape}),
-            Node(f"vector{i}", "ReadVariableOp", [f"variable{i}"], {"dtype": DType.INT64}),
-        ]
+        nodes = _vector_nodes(str(i), one, shape)
         queues = {f"go{i}": f"{one['name']}_go"}
         queues |= {f"token{i}_{k}": f"{one['name']}_token{k}" for k in range(len(self._names))}
         for name, shared_name in queues.items():
             nodes.append(queue_node(name, shared_name, one["container"]))
             nodes.append(Node(name.replace(str(i), f"_size{i}", 1), "QueueSizeV2", [name]))
         return nodes
+
+
+class LeadStanding(NamedTuple):
+    """Who is how far, with --max_lead; tasks by name.
+
+    Attributes:
+      steps: member -> its steps.
+      waiting: who waits for the slowest.
+    """
+
+    steps: Mapping[str, int]
+    waiting: tuple[str, ...] = ()
+
+    @property
+    def slowest(self) -> tuple[str, ...]:
+        """The members that the others wait for.
+
+        >>> LeadStanding({"worker:0": 12, "worker:1": 9}, ("worker:0",)).slowest
+        ('worker:1',)
+        """
+        least = min(self.steps.values(), default=0)
+        return tuple(name for name, steps in self.steps.items() if steps == least)
+
+
+def read_lead(
+    address: str, ps: TaskId, place: Mapping[str, Any], names: Sequence[str], timeout_secs: float = 2.0
+) -> LeadStanding:
+    """The present standing; arguments as `LedgerReader`'s, with one dict of `place_of`; raises BoardError as `Board.exchange`."""
+    session = ControlSession(address, ps, _vector_nodes("0", place, Shape([3 * len(names)])))
+    try:
+        (vector,) = session.run({}, ["vector0:0"], timeout_secs=timeout_secs)
+    finally:
+        session.close()
+    state = LeadState.from_vector(vector, len(names))
+    rows = list(zip(names, state.member, state.steps, state.waiting, strict=True))
+    return LeadStanding(
+        {name: int(steps) for name, is_member, steps, _ in rows if is_member > 0},
+        tuple(name for name, _, _, is_waiting in rows if is_waiting > 0),
+    )
+
+
+def _vector_nodes(suffix: str, place: Mapping[str, Any], shape: Shape) -> list[Node]:
+    attrs = {"container": place["container"].encode(), "shared_name": place["variable"].encode()}
+    return [
+        Node(f"variable{suffix}", "VarHandleOp", attrs={**attrs, "dtype": DType.INT64, "shape": shape}),
+        Node(f"vector{suffix}", "ReadVariableOp", [f"variable{suffix}"], {"dtype": DType.INT64}),
+    ]
 
 
 def queue_node(name: str, shared_name: str, container: str = "") -> Node:
@@ -152,10 +196,13 @@ def queue_node(name: str, shared_name: str, container: str = "") -> Node:
 
 def describe(ledger: Any) -> dict[str, Any]:
     """How another process finds a `ledger.Ledger`, as JSON can hold it."""
-    handle = ledger._vector.handle.op
+    return {"name": ledger.name, **place_of(ledger.vector), "quorum": ledger.quorum}
+
+
+def place_of(vector: Any) -> dict[str, str]:
+    """How another process finds a `locked.LockedVector`."""
+    handle = vector.variable.handle.op
     return {
-        "name": ledger.name,
         "variable": handle.get_attr("shared_name").decode(),
         "container": handle.get_attr("container").decode(),
-        "quorum": ledger.quorum,
     }

@@ -100,6 +100,16 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.accumulators: Any = None  # list of (accumulator, device), one for each parcel
         self.step_after: Any = None  # the global step once this worker's wait is over, read on the ps
 
+    @property
+    def replica(self):
+        """This task's number in the ledger."""
+        return self.ledger.replica
+
+    @property
+    def token_queue(self):
+        """Shared name of the queue on the ps at which this task waits for its token."""
+        return self.ledger.token_queue_names[self.ledger.replica]
+
     def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
         self._loss = None if callable(loss) else loss

@@ -192,7 +192,7 @@ class Ledgers:
                 ops = {
                     "number": number, "claim": ledger.claim(number), "arrive": ledger.arrive(number),
                     "begin": ledger.wait_for_go(), "complete": ledger.complete(),
-                    "sizes": sizes, "initializer": ledger._vector.initializer, "lose_bell": ledger._go.dequeue().op,
+                    "sizes": sizes, "initializer": ledger.vector.variable.initializer, "lose_bell": ledger._go.dequeue().op,
                 }  # fmt: skip
             self._ledgers.append(ledger)
             self._ops.append(ops)

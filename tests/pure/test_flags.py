@@ -87,6 +87,7 @@ EVERY_SETTING = TrainConfig(
     max_staleness=4,
     scale_by_staleness=True,
     scale_rate="sqrt",
+    max_lead=9,
     warmup_steps=7,
     topk=0.25,
     autotune=True,

@@ -15,7 +15,7 @@ from ps_train.reports import Report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-MAX_LINES = 700
+MAX_LINES = 550  # besides the rows of tables, which have to be complete
 
 
 def section(title):
@@ -188,7 +188,7 @@ def test_variables_are_read_by_the_code():
 
 
 def test_it_is_a_manual_and_not_a_book():
-    assert TEXT.count("\n") <= MAX_LINES
+    assert len([line for line in TEXT.splitlines() if not line.lstrip().startswith("|")]) <= MAX_LINES
     assert "/tmp" not in TEXT and "/opt/" not in TEXT
     assert not re.findall(r"(?<![\w.:/])/\w+/", TEXT), "a path of one machine"
 

@@ -1,8 +1,10 @@
 """Two variables [3], on a ps each if there are two, whose gradient is 1 always: each is minus the sum of the applied rates.
 
-params: rate, pause (milliseconds that a step takes, between half and twice of it), batches (of each worker; 0: endless).
+params: rate, pause (milliseconds that a step takes, between half and twice of it), slow ("shard:times": one that takes longer),
+batches (of each worker; 0: endless), gather ("workers:directory": nobody ends its first step before all have begun theirs).
 """
 
+import pathlib
 import random
 import time
 
@@ -17,17 +19,25 @@ tf1 = tf.compat.v1
 def input_fn(context):
     counts = [int(count) for count in str(context.params.get("batches", 0)).split(":")]
     count = counts[context.shard_index % len(counts)]
-    return tf.data.Dataset.from_tensors(np.zeros([2])).repeat(count or None).map(lambda x: (x, x))
+    shard = tf.data.Dataset.from_tensors(np.int64(context.shard_index))
+    return shard.repeat(count or None).map(lambda x: (x, x))
 
 
 def model_fn(features, labels, mode, params):
-    pause = float(params.get("pause", 0)) / 1000
+    slow, _, times = str(params.get("slow", "-1:1")).partition(":")
 
-    def wait(value):
+    num, _, directory = str(params.get("gather", "0:")).partition(":")
+
+    def wait(shard):
+        if int(num) and not (mine := pathlib.Path(directory, f"{shard}.begun")).exists():
+            mine.touch()
+            while len(list(mine.parent.glob("*.begun"))) < int(num):
+                time.sleep(0.01)
+        pause = float(params.get("pause", 0)) / 1000 * (float(times) if shard == int(slow) else 1)
         time.sleep(random.uniform(0.5, 2) * pause)
-        return value
+        return np.float64(1)
 
-    factor = tf.ensure_shape(tf.numpy_function(wait, [np.float64(1)], tf.float64), [])
+    factor = tf.ensure_shape(tf.numpy_function(wait, [features], tf.float64), [])
     loss = 0.0
     for name in "vw":
         loss += tf.reduce_sum(tf1.get_variable(name, [3], tf.float64, tf1.zeros_initializer()))
