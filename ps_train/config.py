@@ -194,6 +194,22 @@ class TrainConfig:
     """Try what the flags allow of pack_bytes, wire_dtype and prefetch for some steps each, and keep the fastest."""
     tune_process: bool = True
     """Freed memory stays with the process, for the next step; threads that share processors with other tasks do not spin."""
+    towers: int = 1
+    """Copies of the model on a worker, each with batches of its own on a device of its own; their mean gradient is pushed."""
+    gpus: str | None = None
+    """Numbers of this host's GPUs for a worker, with commas; several workers of a local cluster divide them; `none`; None: all."""
+    gpu_memory_fraction: float | None = None
+    """Part of each GPU's memory that a task takes; None: TensorFlow takes nearly all."""
+    allow_growth: bool = False
+    """GPU memory is taken as it is needed."""
+    inter_op_threads: int | None = None
+    """Threads of a task that run ops side by side; None: as TensorFlow chooses."""
+    intra_op_threads: int | None = None
+    """Threads of a task that one op may use; None: as TensorFlow chooses."""
+    log_device_placement: bool = False
+    """A worker prints the device of every op."""
+    allow_soft_placement: bool = False
+    """An op whose device there is not, or that has no kernel there, runs on the CPU."""
     seed: int | None = None
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0
@@ -242,6 +258,9 @@ class TrainConfig:
             "batch_size",
             "accumulate_steps",
             "local_steps",
+            "towers",
+            "inter_op_threads",
+            "intra_op_threads",
             "train_steps",
             "replicas_to_aggregate",
             "max_lead",
@@ -286,7 +305,7 @@ class TrainConfig:
                 f"--accumulate_steps={self.accumulate_steps} with --colocate_ps needs --update=sync: in async a worker's own part "
                 "of the variables changes between the batches of a step. Leave out one of the two."
             )
-        found += self._staleness_problems()
+        found += self._device_problems() + self._staleness_problems()
         if self.local_steps > 1:
             found += self._local_problems()
         if self.profile_steps:
@@ -306,6 +325,19 @@ class TrainConfig:
             found += _not_a_path(name, getattr(self, name))
         found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
+
+    def _device_problems(self) -> list[str]:
+        found = []
+        if self.gpus is not None and not re.fullmatch(r"none|\d+(,\d+)*", self.gpus):
+            found.append(
+                f"--gpus={shown(self.gpus, 40)[1:-1]} is no list of GPUs. Expected numbers with commas, such as 0,1, or none."
+            )
+        fraction = self.gpu_memory_fraction
+        if fraction is not None and not 0 < fraction <= 1:
+            found.append(
+                f"--gpu_memory_fraction={fraction:g} is no part of a GPU's memory. Expected a number above 0, up to 1."
+            )
+        return found
 
     def _staleness_problems(self) -> list[str]:
         if self.update != "sync":

@@ -100,6 +100,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field(
             "tune_process", bool, "freed memory is kept for the next step; no spinning on shared processors"
         ),
+        _field("towers", int, "copies of the model on a worker, with a device and batches of its own each"),
         _field("seed", int, "graph-level seed; each worker's stream is derived from it [another each run]"),
     ),
     "This task's place in a cluster": (
@@ -112,6 +113,15 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("chief_host", str, None, "host:port of the chief [worker 0 is the chief]"),
         _field("colocate_ps", bool, "each worker holds a part of the variables; no ps tasks of their own"),
         FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + _resolvers()),
+    ),
+    "Devices": (
+        _field("gpus", str, "numbers of the GPUs that a worker uses, as 0,1, or none [all]"),
+        _field("gpu_memory_fraction", float, "part of each GPU's memory that a task takes [nearly all]"),
+        _field("allow_growth", bool, "take GPU memory as it is needed"),
+        _field("inter_op_threads", int, "threads of a task that run ops side by side [TensorFlow's choice]"),
+        _field("intra_op_threads", int, "threads of a task that one op may use [TensorFlow's choice]"),
+        _field("log_device_placement", bool, "a worker prints the device of every op"),
+        _field("allow_soft_placement", bool, "ops whose device there is not run on the CPU"),
     ),
     "Local cluster": (
         FlagSpec("num_ps", int, 1, "how many ps tasks to start on this host"),

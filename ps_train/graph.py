@@ -8,7 +8,7 @@ gradients -> update rule. Every worker builds the same variables in the same ord
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ps_train import placement, restoring
 from ps_train.compat import tf, tf1
@@ -19,6 +19,7 @@ from ps_train.logs import log
 from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, mentions, worker_seed
 from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
+from ps_train.towers import mean_gradients, tower, tower_devices
 from ps_train.updates import SYNC_OPTIMIZERS, rules
 from ps_train.updates.lead import Lead
 
@@ -85,33 +86,77 @@ def build_train(context, config, model):
     Raises:
       ModelError: anything that is wrong with the user's functions, or what they return.
     """
-    replica, num_replicas = context.replica, context.cluster.num_workers
-    seed = worker_seed(config.seed, replica)
     with tf1.Graph().as_default() as graph:
-        tf1.set_random_seed(seed)
+        tf1.set_random_seed(worker_seed(config.seed, context.replica))
         with placement.scope(context):
             global_step = tf1.train.get_or_create_global_step()
             _note_default_model(config)
             params = WatchedParams(config.model_params)
-            where = InputContext(ModeKeys.TRAIN, config.batch_size, num_replicas, replica, seed, params)
-            shared_name = INPUT if context.autotune or context.cluster.is_colocated else None
-            device = context.worker_device + "/device:CPU:0"
-            _, (features, labels) = build_input(model, where, device, shared_name)
-            spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
+            towers: list[_Tower] = []
+            for number, device in enumerate(tower_devices(context)):
+                with tower(number, device):
+                    towers.append(_build_tower(context, config, model, params, towers))
             if context.is_chief:  # one for the job
                 for line in params.unread(may_be_read=functools.partial(mentions, model)):
                     log.warning("%s", line)
             _collect_keras_updates(graph)
+            spec, loss = towers[0].spec, _mean_loss(towers)
             with blaming_result(model, spec):
-                train_op = _build_train_op(spec, context, global_step)
+                train_op = _build_train_op(towers, context, global_step, loss)
             if context.max_lead is not None:
                 train_op = Lead(context).follow(train_op)
             step_after = _read_step_after(train_op, global_step)
-            loss, examples = tf.cast(spec.loss, tf.float32), count_examples(features, config.batch_size)
+            examples = tf.add_n([count_examples(one.features, config.batch_size) for one in towers])
         check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         hooks = list(spec.training_hooks or ())
         return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)
+
+
+class _Tower(NamedTuple):
+    """What the user's functions made for one tower.
+
+    Attributes:
+      spec: ModelSpec.
+      features: of its batch.
+      optimizer: the first tower's, by the job's rule; None: the model makes its own train_op.
+      gradients: list of (gradient, variable), if there is an optimizer.
+    """
+
+    spec: Any
+    features: Any
+    optimizer: Any
+    gradients: Any
+
+
+def _build_tower(context, config, model, params, before):
+    number = len(before)
+    shard = context.replica * context.devices.towers + number
+    num_shards = context.cluster.num_workers * context.devices.towers
+    seed = worker_seed(config.seed, shard)
+    where = InputContext(ModeKeys.TRAIN, config.batch_size, num_shards, shard, seed, params)
+    shared_name = None
+    if context.autotune or context.cluster.is_colocated:
+        shared_name = f"{INPUT}_{number}" if number else INPUT
+    device = context.worker_device + "/device:CPU:0"
+    _, (features, labels) = build_input(model, where, device, shared_name)
+    spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
+    with blaming_result(model, spec):
+        _check_graph(spec.loss)
+        if spec.train_op is not None:
+            if context.devices.towers > 1:
+                raise ModelError(
+                    "it makes its own train_op, and with --towers the mean of all towers' gradients is applied. Return "
+                    "ModelSpec(loss=loss, optimizer=optimizer), or leave out --towers."
+                )
+            return _Tower(spec, features, None, None)
+        optimizer = before[0].optimizer if before else rules.DistributedOptimizer(spec.optimizer)
+        return _Tower(spec, features, optimizer, _compute_gradients(optimizer, spec.loss))
+
+
+def _mean_loss(towers):
+    losses = [tf.cast(one.spec.loss, tf.float32) for one in towers]
+    return losses[0] if len(losses) == 1 else tf.add_n(losses) / len(losses)
 
 
 def build_eval(config, model):
@@ -144,19 +189,9 @@ def _note_default_model(config):
         tf1.add_to_collection(restoring.DEFAULT_MODEL, BUILTIN_MODEL)
 
 
-def _build_train_op(spec, context, global_step):
-    _check_graph(spec.loss)
-    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-    if context.update == "sync" and not context.is_chief:
-        # Moving averages change once a global step: by the chief's batch, whose gradient is in nearly every update.
-        updates = []
-    if spec.train_op is not None:
-        _check_train_op(spec.train_op, context)
-        train_op = spec.train_op if isinstance(spec.train_op, tf.Operation) else spec.train_op.op
-        return tf.group(train_op, *updates) if updates else train_op
-    optimizer = rules.DistributedOptimizer(spec.optimizer)
+def _compute_gradients(optimizer, loss):
     try:
-        gradients = optimizer.compute_gradients(spec.loss)
+        gradients = optimizer.compute_gradients(loss)
     except ValueError:
         if tf1.trainable_variables():
             raise
@@ -168,6 +203,21 @@ def _build_train_op(spec, context, global_step):
         raise ModelError(
             "no variable gets a gradient: the loss does not depend on any trainable variable. Make it of the variables."
         )
+    return gradients
+
+
+def _build_train_op(towers, context, global_step, loss):
+    spec, optimizer = towers[0].spec, towers[0].optimizer
+    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    if context.update == "sync" and not context.is_chief:
+        # Moving averages change once a global step: by the chief's batch, whose gradient is in nearly every update.
+        updates = []
+    if optimizer is None:
+        _check_train_op(spec.train_op, context)
+        train_op = spec.train_op if isinstance(spec.train_op, tf.Operation) else spec.train_op.op
+        return tf.group(train_op, *updates) if updates else train_op
+    gradients = mean_gradients([one.gradients for one in towers])
+    optimizer.note_loss(spec.loss if len(towers) == 1 else loss)
     with tf1.control_dependencies(updates):
         return optimizer.apply_gradients(gradients, global_step=global_step)
 

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from ps_train import checkpoints, command_lines, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
+from ps_train.devices import gpus_of
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError
 from ps_train.failures import End, Failure, Policy, describe_end
 from ps_train.follower import Follower
@@ -189,7 +190,11 @@ class LocalCluster:
             raise UsageError(
                 f"The report {path} cannot be written: {error.strerror}. Choose another --{flag}."
             ) from None
-        return dataclasses.replace(self._config, report_file=path)
+        config = dataclasses.replace(self._config, report_file=path)
+        if config.gpus is None or task not in self._cluster.training_tasks:
+            return config
+        number, workers = self._cluster.shard_index(task), self._cluster.num_workers
+        return dataclasses.replace(config, gpus=gpus_of(config.gpus, number, workers))
 
     # The run.
 

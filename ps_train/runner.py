@@ -18,6 +18,7 @@ from typing import Any
 from ps_train import checkpoints, logs
 from ps_train.addresses import split_address
 from ps_train.config import BUILTIN_MODEL
+from ps_train.devices import DeviceOptions
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, JobOverError, PeerLostError, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
@@ -84,9 +85,11 @@ def _run_member(task, cluster, config, report):
     timeouts = Timeouts(
         config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs, config.stall_secs
     )
-    names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster"}
+    names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster", "devices"}
     settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(DeviceOptions)}
     settings |= {
+        "devices": DeviceOptions(**options),
         "pack_bytes": config.pack_limit,
         "fuse_bytes": config.fuse_limit,
         "first_ps_bytes": first_ps_limit(config.first_ps_bytes, cluster),

@@ -1,5 +1,6 @@
 """A task's TensorFlow server: environment, address checks, start.
 
+    prepare_environment(TaskId("ps", 0))
     server = start_server(cluster, TaskId("ps", 0))
     server.target                              # "grpc://10.0.0.1:2222"
 
@@ -29,7 +30,7 @@ from ps_train.processors import num_cores
 
 
 def start_server(cluster, task, config=None, tunes_process=True):
-    """Starts this process's server.
+    """Starts this process's server; `prepare_environment` comes before.
 
     Args:
       cluster: a Cluster with `task` in it.
@@ -42,7 +43,6 @@ def start_server(cluster, task, config=None, tunes_process=True):
       PeerLostError: the port is taken (status 138: an earlier process of this task may be about to end).
     """
     cluster.check_member(task)
-    prepare_environment(task)
     if tunes_process:
         allocator.keep_freed_memory()
     address, named = cluster.address(task), cluster.server_task(task)
@@ -56,6 +56,39 @@ def start_server(cluster, task, config=None, tunes_process=True):
         raise PeerLostError(
             f"Task {task} cannot listen at {address}: {error.message.splitlines()[0]}. Is the port in use, or reserved?"
         ) from None
+
+
+def device_config(options, task, config=None):
+    """ConfigProto of a task for its server and its sessions: a server looks at the devices in its own, a session at what it logs.
+
+    Args:
+      options: devices.DeviceOptions.
+      task: TaskId.
+      config: ConfigProto of a script's, which is copied, or None.
+    """
+    made = tf1.ConfigProto()
+    if config is not None:
+        made.CopyFrom(config)
+    if options.inter_op_threads:
+        made.inter_op_parallelism_threads = options.inter_op_threads
+    if options.intra_op_threads:
+        made.intra_op_parallelism_threads = options.intra_op_threads
+    made.allow_soft_placement |= options.allow_soft_placement
+    if task.job == "ps":
+        return made
+    made.log_device_placement |= options.log_device_placement
+    if options.allow_growth:
+        made.gpu_options.allow_growth = True
+    if options.gpu_memory_fraction is not None:
+        made.gpu_options.per_process_gpu_memory_fraction = options.gpu_memory_fraction
+    if options.towers > 1 and not num_gpus():
+        made.device_count["CPU"] = options.towers
+    return made
+
+
+def num_gpus():
+    """How many GPUs TensorFlow sees in this process."""
+    return len(tf.config.list_physical_devices("GPU"))
 
 
 def session_config(cluster, task, config=None):
@@ -85,16 +118,21 @@ def _server_config(cluster, task, config, tunes_process):
     return merged
 
 
-def prepare_environment(task):
-    """Sets what TensorFlow reads when its runtime starts."""
+def prepare_environment(task, gpus=None):
+    """Sets what TensorFlow reads when its runtime starts, or first looks for GPUs.
+
+    Args:
+      task: TaskId.
+      gpus: the flag's numbers of the GPUs that the process is to see, `none`, or None for all; a ps sees none.
+    """
     removed = [name for name in os.environ if name.lower() in PROXY_VARIABLES]
     for name in removed:
         del os.environ[name]
     if removed:
         log.info("%s ignored: tasks talk to one another directly", ", ".join(sorted(removed)))
     os.environ["GRPC_FAIL_FAST"] = "true"
-    if task.job == "ps":
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    if task.job == "ps" or gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1" if task.job == "ps" or gpus == "none" else gpus
 
 
 def check_port(task, address):

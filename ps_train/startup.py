@@ -41,6 +41,8 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     """
     task, cluster = context.task, context.cluster
     task_context.set_current(context)
+    server.prepare_environment(task, context.devices.gpus)
+    config = server.device_config(context.devices, task, config)
     tf_server = server.start_server(cluster, task, config, context.tune_process)
     monitor = _make_monitor(task, cluster)
     timeouts = timeouts or session.Timeouts()

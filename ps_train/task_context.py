@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import BUCKET_BYTES
+from ps_train.devices import DeviceOptions
 from ps_train.errors import UsageError
 
 
@@ -37,6 +38,7 @@ class TaskContext:
       max_lead: async: how many steps a worker may be ahead of the slowest; None: any number; see `updates.lead`.
       warmup_steps: async: the global step up to which the chief trains alone; see `warm_up`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
+      devices: those of the task's server; see `server`.
       tune_process: whether the process is set up for training; see `server.start_server`.
     """
 
@@ -63,6 +65,7 @@ class TaskContext:
     warmup_steps: int = 0
     autotune: bool = False
     tune_process: bool = True
+    devices: DeviceOptions = DeviceOptions()
 
     @property
     def is_chief(self):
@@ -123,7 +126,7 @@ def global_batch_size(batch_size):
     """How many examples one global step uses: what to count epochs and learning-rate schedules by.
 
     In async a global step is one worker's batch, in sync one batch of each worker (or of `replicas_to_aggregate`), and with
-    `--accumulate_steps` or `--local_steps` as many batches of each, so that a schedule in steps runs that much faster through the data. In
+    `--accumulate_steps`, `--local_steps` or `--towers` as many batches of each, so that a schedule in steps runs that much faster through the data. In
     `model_fn`, for a rate that falls every two epochs whatever the cluster and the update rule:
 
         steps = 2 * NUM_EXAMPLES // ps_train.global_batch_size(64)
@@ -143,7 +146,12 @@ def global_batch_size(batch_size):
     context = current_or_none()
     if context is None:
         return batch_size
-    return batch_size * context.step_batches * (context.quorum if context.update == "sync" else 1)
+    return (
+        batch_size
+        * context.devices.towers
+        * context.step_batches
+        * (context.quorum if context.update == "sync" else 1)
+    )
 
 
 def current_or_none():

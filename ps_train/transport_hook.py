@@ -19,6 +19,7 @@ from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.local import redirect
 from ps_train.updates.parcels import GRADIENTS
+from ps_train.updates.stale import pull_later
 
 # Resources of these ops have the op's name on their task, whatever the session.
 NAMED = ("VarHandleOp", "Variable", "VariableV2")
@@ -123,6 +124,7 @@ class TransportHook(tf1.train.SessionRunHook):
             start = tf.group(*(accumulation.start for accumulation in accumulations), *pulls)
             add = tf.group(*(accumulation.add for accumulation in accumulations))
             batches = start, add, context.step_batches - 1
+        pull_later(graph, [*self._runs, *([batches[:2]] if batches else [])])
         return _Way(None, fused, pull, batches)
 
 

@@ -9,7 +9,7 @@ from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.updates import sync
 from ps_train.updates.local import LocalOptimizer
-from ps_train.updates.parcels import barrier, in_order, send_gradients
+from ps_train.updates.parcels import in_order, send_gradients
 from ps_train.updates.rate import scale_rate, worker_factor
 from ps_train.updates.stale import StalenessGate
 from ps_train.updates.wrapped import WrappedOptimizer
@@ -46,7 +46,7 @@ class AsyncOptimizer(WrappedOptimizer):
                 "global_step=tf1.train.get_global_step(), or leave out --max_staleness and --scale_by_staleness."
             )
         arrived = [_on_ps(parcel) for parcel in parcels]
-        gate = StalenessGate(global_step, context, [barrier([parcel.gradient for parcel in arrived])])
+        gate = StalenessGate(global_step, context, arrived)
         if context.scale_by_staleness:
             scale_rate(self._optimizer, lambda: gate.rate, "--scale_by_staleness")
         passed = [gate.let_pass(parcel) for parcel in arrived]

@@ -8,7 +8,7 @@
 A gradient is computed from variables that were pulled at one global step, and applied at another. The difference, less its own
 update, is its staleness: the updates that others have made meanwhile.
 
-1. When a step begins, its worker's part on the ps reads the global step: what it pulls is of that moment.
+1. When a step begins, the global step is read on its ps, and what the worker pulls is read after that (`pull_later`).
 2. When all gradients have got to their ps, the gate, on the ps of the global step and under a mutex, reads the step once more,
    and raises it by one if the gradient is to be applied. So each gradient has a place of its own in the order of the updates,
    and two that come together are not both counted as the first.
@@ -24,11 +24,14 @@ Dividing the rate by the staleness is from Zhang et al., "Staleness-aware Async-
 from typing import Any
 
 from ps_train.compat import tf, tf1
+from ps_train.transport import ancestors, is_in_control_flow, task_of
 from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.parcels import barrier
 
 GATES = "ps_train/staleness_gates"
 NEVER = -1
 DROPPED = -1
+_PULLS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
 class StalenessGate:
@@ -37,9 +40,11 @@ class StalenessGate:
     Args:
       global_step: int64 resource variable, raised by one for each step that passes.
       context: TaskContext; `max_staleness` None: every step passes.
-      arrived: list of tensors or ops, after which it is decided.
+      arrived: list of Parcel, on their ps.
 
     Attributes:
+      begun: op that reads the global step when a step begins.
+      tasks: the ps tasks that the gradients go to.
       staleness: int64 scalar, of this step's gradient.
       granted: int64 scalar: the staleness, or DROPPED.
       rate: float32 scalar, 1 over the staleness, and 1 for a fresh one.
@@ -47,9 +52,16 @@ class StalenessGate:
 
     def __init__(self, global_step, context, arrived):
         self._device, self._max = global_step.device, context.max_staleness
-        begun = _begun_at(global_step, context)
+        self.tasks = {task_of(parcel.variables[0].device) for parcel in arrived}
+        with (
+            tf1.control_dependencies(None),
+            tf1.device(self._device),
+        ):  # a caller's dependencies may take a while
+            now = global_step.read_value()
+        self.begun = now.op
+        begun, all_there = _begun_at(now, context), barrier([parcel.gradient for parcel in arrived])
         with tf1.device(self._device):
-            self.staleness, self.fresh = self._decide(global_step, begun, arrived)
+            self.staleness, self.fresh = self._decide(global_step, begun, [all_there])
             self.granted = tf.where(self.fresh, self.staleness, tf.constant(DROPPED, tf.int64))
             self.rate = 1.0 / tf.cast(tf.maximum(self.staleness, 1), tf.float32)
         tf1.add_to_collection(GATES, self)
@@ -93,23 +105,38 @@ class _Beginning:
         self.start, self.add = start, tf.no_op()
 
 
-def _begun_at(global_step, context):
+def _begun_at(now, context):
     """The global step at which the variables of this step's gradients were pulled: int64 scalar on a ps or the worker."""
-    with tf1.control_dependencies(None):  # a caller's may take a while
-        with tf1.device(global_step.device):
-            now = global_step.read_value()
-        if context.step_batches == 1 and not context.prefetch:
-            return now
-        with tf1.device(context.worker_device), tf1.name_scope(None, "ps_train/staleness"):
+    if context.step_batches == 1 and not context.prefetch:
+        return now
+    with tf1.control_dependencies(None), tf1.device(context.worker_device):
+        with tf1.name_scope(None, "ps_train/staleness"):
             kept: Any = tf1.Variable(
                 lambda: tf.constant(NEVER, tf.int64), trainable=False, use_resource=True, name="begun",
                 collections=[tf1.GraphKeys.LOCAL_VARIABLES],
             )  # fmt: skip
-            begun = kept.read_value()
-            if not context.prefetch:
-                tf1.add_to_collection(ACCUMULATIONS, _Beginning(kept.assign(now, read_value=False)))
-                return begun
-            with tf1.control_dependencies([begun.op]):
-                noted = kept.assign(now, read_value=False)
-            with tf1.control_dependencies([noted]):
-                return tf.where(begun < 0, now, begun)
+        begun = kept.read_value()
+        if not context.prefetch:
+            tf1.add_to_collection(ACCUMULATIONS, _Beginning(kept.assign(now, read_value=False)))
+            return begun
+        with tf1.control_dependencies([begun.op]):
+            noted = kept.assign(now, read_value=False)
+        with tf1.control_dependencies([noted]):
+            return tf.where(begun < 0, now, begun)
+
+
+def pull_later(graph, runs):
+    """Has variables be read after the global step of the moment, so that no gradient is taken for a fresher one than it is.
+
+    On the ps of the global step that costs nothing; the others are sent a word. Reads in loops and branches of the model's are
+    left as they are.
+
+    Args:
+      graph: not finalized; everything else is done to it.
+      runs: see `transport.pack`.
+    """
+    for gate in graph.get_collection(GATES):
+        for op in ancestors(fetch for run in runs for fetch in run):
+            if op.type in _PULLS and task_of(op.device) in gate.tasks and not is_in_control_flow(op):
+                if op.get_attr("dtype").is_floating and gate.begun not in op.control_inputs:
+                    op._add_control_input(gate.begun)

@@ -110,9 +110,13 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         """Shared name of the queue on the ps at which this task waits for its token."""
         return self.ledger.token_queue_names[self.ledger.replica]
 
+    def note_loss(self, loss):
+        """The loss that is checked for NaN with the gradients: of several losses, their mean; a function is not checked."""
+        self._loss = None if callable(loss) else loss
+
     def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
-        self._loss = None if callable(loss) else loss
+        self.note_loss(loss)
         if var_list is not None or args:
             args = (parts_of(var_list), *args)
         return super().compute_gradients(loss, *args, **kwargs)

@@ -18,9 +18,13 @@ class WrappedOptimizer(tf1.train.Optimizer):
         self._optimizer = optimizer
         self._loss: Any = None
 
+    def note_loss(self, loss):
+        """The loss that is checked for NaN with the gradients: of several losses, their mean; a function is not checked."""
+        self._loss = None if callable(loss) else loss
+
     def compute_gradients(self, loss, var_list=None, *args, **kwargs):
         """As the wrapped optimizer's; remembers the loss, which is checked for NaN with the gradients."""
-        self._loss = None if callable(loss) else loss
+        self.note_loss(loss)
         if var_list is not None or args:
             args = (parts_of(var_list), *args)
         return self._optimizer.compute_gradients(loss, *args, **kwargs)

@@ -24,6 +24,7 @@ from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.local import redirect
 from ps_train.updates.rounds import MemberHook, UpdateLoop
+from ps_train.updates.stale import pull_later
 
 PACK = 4096
 FIRST_PULL = "first_pull"
@@ -103,6 +104,7 @@ def build(
         with ops.graph.as_default():
             tf1.add_to_collection(FIRST_PULL, kept.pull)
             kept.pull_during(ops.step)
+    pull_later(ops.graph, [*runs, [one.start for one in rounds]])
     return ops, fused, init
 
 

@@ -13,13 +13,13 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
     "errors wording processors timeline allocator staleness",
-    "compat addresses packages messages step_trace",
+    "compat addresses packages messages step_trace devices",
     "wire",
     "cluster logs transport profile",
     "config model net isolation board lost reports datasets checkpoints fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
     "task_context admission splitting fusing bounded_session failing",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
-    "explain stall",
+    "explain stall towers",
     "relapse restoring guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
     "bring_up stall_watch status ending vacant warm_up",
     "graph session launcher profiler tuning",
