@@ -259,7 +259,12 @@ class SessionCreator(tf1.train.SessionCreator):
 
     def _advice(self):
         flag = "startup_timeout_secs" if self._session is None else "peer_timeout_secs"  # of a script, too
-        return f"Start it, check its address and the network between, or give it longer by {flag}."
+        how = (
+            "Start it, with --colocate_ps as this one"
+            if self._runtime.context.cluster.is_colocated
+            else "Start it"
+        )
+        return f"{how}, check its address and the network between, or give it longer by {flag}."
 
     # The chief.
 
@@ -345,6 +350,16 @@ class SessionCreator(tf1.train.SessionCreator):
             is_valid, lambda: f"{chief} at {address} to initialize or restore the model",
             max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice(),
         )  # fmt: skip
+        self._check_target()
+
+    def _check_target(self):
+        """Raises RefusedError if the chief trains up to another step."""
+        own, chiefs = self._train_steps, self._runtime.monitor.view().record("training").get("train_steps")
+        if own is not None and chiefs is not None and own != chiefs:
+            raise RefusedError(
+                f"{self._runtime.context.task} is to train up to step {own}, and the chief up to step {chiefs}. Give all tasks "
+                "the same --train_steps (a script: the same last_step)."
+            )
 
     @property
     def _model_link(self):

@@ -46,11 +46,10 @@ def _describe_one(variable):
 def differences(mine, theirs, task):
     """Lines on what differs between `task`'s text of `describe` and the others'; variables that only they have do no harm."""
     mine, theirs = json.loads(mine), json.loads(theirs)
-    lines = []
     if mine["rule"] != theirs["rule"]:
-        lines.append(f"The updates are {mine['rule']} for {task} and {theirs['rule']} for the others.")
+        return [f"The updates are {mine['rule']} for {task} and {theirs['rule']} for the others."]
     flags = [flag for flag, value in mine["flags"].items() if value != theirs["flags"][flag]]
-    lines += [
+    lines = [
         f"{task} has {flag}={mine['flags'][flag]} and the others have {flag}={theirs['flags'][flag]}. Give all the same."
         for flag in flags
     ]

@@ -56,6 +56,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._started = None
         self.is_reached = self.is_last = False
         self._asked = ""
+        self._loss: Any = None  # of the last step
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
         self._has_ended = False
         self.unfinished_examples = 0  # in the batches so far of a step of several
@@ -112,6 +113,7 @@ class StepHook(tf1.train.SessionRunHook):
         self.step = report.global_step = step
         report.local_steps += 1
         self._skipped_in_a_row = 0
+        self._loss = values.get("loss")
         granted = int(values.get("granted", 0))
         report.dropped_gradients += granted < 0
         if self._staleness is not None and granted >= 0:
@@ -121,7 +123,7 @@ class StepHook(tf1.train.SessionRunHook):
         now = self._clock()
         report.train_secs = now - self._started
         if self._post_due.is_due(now):
-            self._post(step, values, now)
+            self._post(step, now)
         self.is_reached = self._is_reached(step)
         self.is_last = self.is_reached or bool(self._asked) or self._guard.should_stop
         return self.is_last
@@ -185,8 +187,13 @@ class StepHook(tf1.train.SessionRunHook):
         """Shows the last figures."""
         report = self._report
         self._note_staleness()
+        self._note_loss()
         self._monitor.post(
-            state="ending", step=report.global_step, local_steps=report.local_steps, **self._dropped()
+            state="ending",
+            step=report.global_step,
+            local_steps=report.local_steps,
+            loss=report.loss,
+            **self._dropped(),
         )
         if report.dropped_gradients and not self._has_ended:
             log.info(
@@ -233,11 +240,14 @@ class StepHook(tf1.train.SessionRunHook):
     def _is_reached(self, step):
         return self._train_steps is not None and step >= self._train_steps
 
-    def _post(self, step, values, now):
+    def _note_loss(self):
+        if self._loss is not None:
+            self._report.loss = float(self._loss)
+
+    def _post(self, step, now):
         report = self._report
         self._note_staleness()
-        if "loss" in values:
-            report.loss = float(values["loss"])
+        self._note_loss()
         global_rate, local_rate = self._rate.update(step, report.local_steps, now)
         self._monitor.post(
             state="training", step=step, local_steps=report.local_steps, loss=report.loss, rate=round(global_rate, 2),

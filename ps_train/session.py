@@ -74,6 +74,7 @@ class TaskRuntime:
     # The chief's: whether these ps tasks hold nothing of the model.
     is_vacant: Callable[[Any], bool] = lambda names: False
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
+    short_line_due: Any = None  # Throttle of the lines on that
 
 
 @dataclass

@@ -74,7 +74,7 @@ class Summary(NamedTuple):
         lines = [f"Checkpoint:  {checkpoint or 'none'}", f"Logs:        {config.log_dir}"]
         step = checkpoints.checkpoint_step(checkpoint) if checkpoint else None
         if config.train_steps is not None and (step is None or step >= config.train_steps):
-            lines.append(f"To train on: {self._go_on(2 * config.train_steps)}")
+            lines.append(f"To train on: {self._go_on(2 * max(config.train_steps, step or 0))}")
         lines.append(f"To evaluate: {command_lines.evaluate(config)}")
         return "\n".join([*lines, *self._on_hosts()])
 

@@ -24,7 +24,7 @@ from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
-from ps_train.liveness import BEAT_SECS, awake_clock, first_failure
+from ps_train.liveness import BEAT_SECS, awake_clock, first_failure, line_throttle
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
@@ -172,10 +172,16 @@ def _judge_absent(runtime, view):
     if context.update != "sync" or len(others) + 1 - len(absent) >= num_needed:
         runtime.short_since = None
         return None
-    runtime.short_since = now if runtime.short_since is None else runtime.short_since
-    if now - runtime.short_since <= bound:
-        return None
+    if runtime.short_since is None:
+        runtime.short_since, runtime.short_line_due = now, line_throttle(now)
     named = ", ".join(f"{task} at {cluster.address(task)}" for task in absent)
+    waited = now - runtime.short_since
+    if waited <= bound:
+        if runtime.short_line_due.is_due(now):
+            log.info(
+                "waiting for %s to start: %.0f s so far, giving up after %s s", named, waited, as_secs(bound)
+            )
+        return None
     return PeerLostError(
         f"not there for {as_secs(bound)} s: {named}. An update takes {num_needed} gradients. Start it, or give it longer by "
         "--startup_timeout_secs.",

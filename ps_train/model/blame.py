@@ -64,6 +64,11 @@ def model_error(what: str, source: str, error: BaseException, place: str | None 
             f"{where} uses {str(error).split(' is not')[0].strip('`')}, a TensorFlow 1 layer that Keras 3 "
             "lacks. Run pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 in the environment of every task."
         )
+    if isinstance(error, AttributeError) and "has no attribute 'estimator'" in str(error):
+        return ModelError(
+            f"{where} uses tf.estimator, which TensorFlow has no more. Return ps_train.ModelSpec in place of EstimatorSpec, and "
+            "take ps_train.ModeKeys."
+        )
     wants_legacy = os.environ.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true")
     if isinstance(error, ImportError) and wants_legacy and importlib.util.find_spec("tf_keras") is None:
         return ModelError(

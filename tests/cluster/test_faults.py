@@ -277,11 +277,26 @@ def test_an_update_that_fails_ends_every_task(make_job, update):
         assert "InvalidArgumentError: assertion failed: [no rate for]" in task.report["reason"], task.tail()
 
 
+def test_one_with_another_target_is_refused(make_job):
+    job = make_job(1, 2, flags=["--update=sync", "--train_steps=300"])
+    ps, chief = job.start("ps:0"), job.start("worker:0")
+    other = job.start("worker:1", "--train_steps=900")
+    job.expect_exits(1, [other])
+    assert other.report["reason"] == (
+        "worker:1 is to train up to step 900, and the chief up to step 300. Give all tasks the same --train_steps (a script: "
+        "the same last_step)."
+    )
+    job.start("worker:1")
+    job.expect_exits(0, [ps, chief, job.tasks[-1]])
+    assert chief.report["global_step"] == 300
+
+
 def test_a_worker_that_sync_needs_never_comes(make_job):
     job = make_job(1, 2, flags=[*ENDLESS, "--update=sync"], timeout_secs=6)
     ps, chief = job.start("ps:0", startup_timeout_secs=8), job.start("worker:0", startup_timeout_secs=8)
     job.expect_exits(138, [chief], secs=START_SECS)
     job.expect_exits(138, [ps], secs=6 + 15)
+    assert f"waiting for worker:1 at {job.worker_hosts[1]} to start: " in chief.log
     assert chief.report["reason"] == (
         f"not there for 8 s: worker:1 at {job.worker_hosts[1]}. An update takes 2 gradients. Start it, or give it longer by "
         "--startup_timeout_secs."

@@ -90,5 +90,5 @@ class FakeRuntime:
         self.graph = None
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)
-        self.left, self.short_since = set(), None
+        self.left, self.short_since, self.short_line_due = set(), None, None
         self.is_vacant = lambda names: False

@@ -53,7 +53,7 @@ def test_another_order_is_another_place():
 
 
 def test_update_rule():
-    lines = differences(text(variables(a=[]), update="sync", replicas_to_aggregate=2), text(variables(a=[])))
+    lines = differences(text(variables(a=[2]), update="sync", replicas_to_aggregate=2), text(variables(a=[])))
     assert lines == ["The updates are sync with 2 of 3 gradients for worker:1 and async for the others."]
 
 

@@ -69,14 +69,16 @@ def test_everyone_is_needed_in_sync():
     )  # fmt: skip
 
 
-def test_a_worker_that_does_not_come_is_waited_for_as_long_as_a_start_may_take(monkeypatch):
+def test_a_worker_that_does_not_come_is_waited_for_as_long_as_a_start_may_take(monkeypatch, caplog):
     clock = Clock()
+    caplog.set_level("INFO", "ps_train")
     monkeypatch.setattr(worker, "awake_clock", clock)
     monitor = FakeMonitor(FakeView({"worker:0": OK}), state="training")
     runtime = FakeRuntime("worker:1", monitor=monitor, update="sync", startup_timeout_secs=300)
     for secs in (0, 299):
         clock.now += secs
         assert worker.judge(runtime) is None
+    assert caplog.messages == ["waiting for worker:2 at w2:1 to start: 299 s so far, giving up after 300 s"]
     monitor.shown = FakeView({"worker:0": OK, "worker:2": OK})
     assert worker.judge(runtime) is None
     monitor.shown = FakeView({"worker:0": OK})

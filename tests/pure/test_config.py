@@ -56,6 +56,15 @@ def test_the_defaults_are_valid():
         ),
         ({"max_staleness": -1}, "--max_staleness=-1 is out of range. Expected a whole number from 0."),
         ({"warmup_steps": -1}, "--warmup_steps=-1 is out of range. Expected a whole number from 0."),
+        ({"towers": 0}, "--towers=0 is out of range. Expected a whole number from 1."),
+        (
+            {"gpus": "0;1"},
+            "--gpus=0;1 is no list of GPUs. Expected numbers with commas, such as 0,1, or none.",
+        ),
+        (
+            {"gpu_memory_fraction": 1.5},
+            "--gpu_memory_fraction=1.5 is no part of a GPU's memory. Expected a number above 0, up to 1.",
+        ),
         ({"scale_rate": "cubic"}, "--scale_rate=cubic is unknown. Expected none, linear, sqrt."),
         (
             {"prefetch": True, "update": "sync"},

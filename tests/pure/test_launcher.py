@@ -574,6 +574,8 @@ def test_last_words(tmp_path, python_on_path):
         "To train on: python -m ps_train --num_ps=3 --num_workers=40 --model=m.py --train_steps=2000 "
     )
     assert "; for ps:1-2 and worker:0-39 change job_name and task_index:" in lines[4]
+    past = Summary(asked, TrainConfig(train_dir=str(tmp_path), train_steps=2), 1, 1)
+    assert "--train_steps=14 " in past.what_next(), "twice the step that it is at"
     again = Summary(asked, TrainConfig(train_dir="t", train_steps=1), 1, 1)
     assert again.nothing_left("t/model.ckpt-1").endswith("/model.ckpt-1 has reached the target of 1 step.")
 
