@@ -34,6 +34,8 @@ WARMING_UP = "warming up"  # of a training task that lets the chief train alone 
 UP = ("training", WARMING_UP, "ending", AT_TARGET)  # the states of a training task that has a session
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
+FROM_SRUN = "the nodes of srun's job step"
+FROM_MPIRUN = "the hosts of mpirun's ranks"
 FROM_SERVER = "what ps_train.Server was given"
 
 Indexed = tuple[tuple[int, str], ...]

@@ -32,7 +32,7 @@ from ps_train.config import (
     parse_model_params,
 )
 from ps_train.errors import UsageError
-from ps_train.resolvers import AVAILABLE, CHOICES, ClusterFlags
+from ps_train.resolvers import CHOICES, ClusterFlags
 from ps_train.wording import did_you_mean, shown
 
 
@@ -51,11 +51,6 @@ _FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 def _field(name: str, kind: type | tuple[str, ...], meaning: str) -> FlagSpec:
     default = _FIELDS[name].default
     return FlagSpec(name, kind, None if default is dataclasses.MISSING else default, meaning)
-
-
-def _resolvers() -> str:
-    planned = [choice for choice in CHOICES if choice not in AVAILABLE]
-    return ", ".join(AVAILABLE) + (f"; not available yet: {', '.join(planned)}" if planned else "")
 
 
 GROUPS: dict[str, tuple[FlagSpec, ...]] = {
@@ -112,7 +107,10 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("worker_hosts", str, None, "comma-separated host:port of the workers"),
         FlagSpec("chief_host", str, None, "host:port of the chief [worker 0 is the chief]"),
         _field("colocate_ps", bool, "each worker holds a part of the variables; no ps tasks of their own"),
-        FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + _resolvers()),
+        FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + ", ".join(CHOICES)),
+        FlagSpec(
+            "port_base", int, None, "srun, mpirun: a host's first task listens there [by the job's number]"
+        ),
     ),
     "Devices": (
         _field("gpus", str, "numbers of the GPUs that a worker uses, as 0,1, or none [all]"),
@@ -124,7 +122,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("allow_soft_placement", bool, "ops whose device there is not run on the CPU"),
     ),
     "Local cluster": (
-        FlagSpec("num_ps", int, 1, "how many ps tasks to start on this host"),
+        FlagSpec(
+            "num_ps", int, 1, "ps tasks to start on this host; of the tasks of srun or mpirun, how many"
+        ),
         FlagSpec("num_workers", int, 2, "how many workers to start on this host"),
         _field("log_dir", str, "directory of a log file per task"),
         _field(
@@ -248,9 +248,8 @@ def config_from_flags(values: flags.FlagValues) -> TrainConfig:
 
 def cluster_flags(values: flags.FlagValues) -> ClusterFlags:
     """The flags that place this process in a cluster."""
-    given: dict[str, Any] = {
-        field.name: values[field.name].value for field in dataclasses.fields(ClusterFlags)
-    }
+    names = [field.name for field in dataclasses.fields(ClusterFlags)]
+    given = {name: values[name].value for name in names if not values[name].using_default_value}
     return ClusterFlags(**given)
 
 

@@ -23,6 +23,7 @@ import socket
 
 from ps_train import allocator
 from ps_train.addresses import split_address
+from ps_train.cluster import FROM_MPIRUN, FROM_SRUN
 from ps_train.compat import PROXY_VARIABLES, tf, tf1
 from ps_train.errors import PeerLostError, UsageError
 from ps_train.logs import log
@@ -46,7 +47,7 @@ def start_server(cluster, task, config=None, tunes_process=True):
     if tunes_process:
         allocator.keep_freed_memory()
     address, named = cluster.address(task), cluster.server_task(task)
-    check_port(task, address)
+    check_port(task, address, "--port_base" if cluster.source in (FROM_SRUN, FROM_MPIRUN) else "")
     try:
         return tf1.train.Server(
             tf.train.ClusterSpec(cluster.as_server_dict()), job_name=named.job, task_index=named.index,
@@ -135,9 +136,10 @@ def prepare_environment(task, gpus=None):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1" if task.job == "ps" or gpus == "none" else gpus
 
 
-def check_port(task, address):
-    """Raises PeerLostError if something on this host has the port already."""
+def check_port(task, address, flag=""):
+    """Raises PeerLostError if something on this host has the port already; `flag` is the one that says where ports begin."""
     _, port = split_address(address)
+    by_flag = f" ({flag})" if flag else ""
     for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             probe = socket.socket(family, socket.SOCK_STREAM)
@@ -156,5 +158,5 @@ def check_port(task, address):
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     raise PeerLostError(
-                        f"{address} ({task}) is in use by another process. End that process or pick another port."
+                        f"{address} ({task}) is in use by another process. End that process or pick another port{by_flag}."
                     ) from None

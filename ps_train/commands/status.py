@@ -53,6 +53,11 @@ def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watc
     """Reads the flags that matter here and `env`; raises `UsageError` with what is wrong with them."""
     choice = values.cluster_resolver
     check_choice(choice)
+    if choice in ("slurm", "mpi"):
+        raise UsageError(
+            f"--cluster_resolver={choice}: the command status is no task of the job that it asks. Leave it out, and give --ps_hosts=host:port as "
+            "the tasks' logs name them."
+        )
     flags = cluster_flags(values)
     theirs = tf_config.resolve(env, flags.colocate_ps).cluster if choice != "flags" else None
     ours = _from_flags(flags) if flags.has_hosts and choice != "tf_config" else None

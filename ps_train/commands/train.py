@@ -3,7 +3,7 @@
 | the flags and TF_CONFIG name | then |
 |---|---|
 | nothing | `launcher.run_local` starts the tasks on this host |
-| a task | `runner.run_task` is that task |
+| a task, as the environment of srun or mpirun does | `runner.run_task` is that task |
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from absl.flags import FlagValues
 
 from ps_train import isolation, paths
-from ps_train.cluster import FROM_FLAGS, Cluster, TaskId
+from ps_train.cluster import FROM_FLAGS, FROM_MPIRUN, FROM_SRUN, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.model.loading import check_exists
 from ps_train.resolvers import Resolved, resolve
+from ps_train.resolvers.resolved import size_problems
 
 if TYPE_CHECKING:
     from ps_train.launcher import Roles
@@ -145,16 +146,14 @@ def local_config(
 
 def local_problems(values: FlagValues) -> list[str]:
     """What is wrong with the size of a local cluster."""
-    problems = []
-    if values.colocate_ps and not values["num_ps"].using_default_value:
-        problems.append(
-            f"--num_ps={values.num_ps} beside --colocate_ps: there each worker holds a part of the variables. Leave out one "
-            "of the two."
-        )
-    return problems + [
-        f"--{name}={getattr(values, name)} is out of range. Expected a whole number from 1."
-        for name in ("num_ps", "num_workers")
-        if getattr(values, name) < 1
+    return size_problems(cluster_flags(values)) + _unused_port(values)
+
+
+def _unused_port(values: FlagValues) -> list[str]:
+    if values.port_base is None:
+        return []
+    return [
+        f"--port_base={values.port_base} is for tasks that srun or mpirun has started, and this is none of several. Leave it out."
     ]
 
 
@@ -162,6 +161,11 @@ def _size_problems(values: FlagValues, place: Resolved) -> list[str]:
     """The sizes of a local cluster beside a cluster that has its own; a flagfile may give what is true or the default."""
     cluster, source = place.cluster, "TF_CONFIG"
     assert cluster is not None
+    if cluster.source in (
+        FROM_SRUN,
+        FROM_MPIRUN,
+    ):  # there they are the launched tasks' number, and the resolver has looked
+        return []
     if cluster.source == FROM_FLAGS:
         source = "--job_name and the lists of hosts"
     return [
@@ -169,7 +173,7 @@ def _size_problems(values: FlagValues, place: Resolved) -> list[str]:
         f"{getattr(cluster, name)}. Leave it out, or for a local cluster leave out {source}."
         for name in ("num_ps", "num_workers")
         if values[name].value not in (values[name].default, getattr(cluster, name))
-    ]
+    ] + _unused_port(values)
 
 
 def collect(make: Callable[[], Value], problems: list[str]) -> Value | None:

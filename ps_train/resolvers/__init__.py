@@ -1,10 +1,12 @@
-"""Where this process's cluster and task come from: flags, TF_CONFIG, or nowhere (a local cluster).
+"""Where this process's cluster and task come from: flags, TF_CONFIG, mpirun, srun, or nowhere (a local cluster).
 
     resolved = resolve("auto", ClusterFlags(job_name="worker", ...), os.environ)
     resolved.task       # None: start a local cluster
 
 `auto` takes what the flags give and fills in what they leave out from TF_CONFIG; where both say something and it is
-not the same, that is refused. Naming one source (`flags`, `tf_config`) leaves the other out of account.
+not the same, that is refused. If neither names anything, a process that is one of several ranks of mpirun, or else one
+of several tasks of srun, is one task of a cluster of these. mpirun goes first: within a Slurm job it starts its ranks
+through srun, whose variables are then about something else. Naming one source leaves the others out of account.
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ from typing import Any
 
 from ps_train.cluster import Cluster
 from ps_train.errors import UsageError
-from ps_train.resolvers import from_flags, tf_config
+from ps_train.resolvers import from_flags, mpi, slurm, tf_config
 from ps_train.resolvers.resolved import ClusterFlags, Resolved, check_place
 
-__all__ = ["AVAILABLE", "CHOICES", "ClusterFlags", "Resolved", "check_choice", "resolve"]
+__all__ = ["CHOICES", "ClusterFlags", "Resolved", "check_choice", "resolve"]
 
-AVAILABLE = ("auto", "flags", "tf_config")
-CHOICES = (*AVAILABLE, "slurm", "mpi")
+CHOICES = ("auto", "flags", "tf_config", "slurm", "mpi")
 
 
 def resolve(choice: str, flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
@@ -30,25 +31,25 @@ def resolve(choice: str, flags: ClusterFlags, env: Mapping[str, str]) -> Resolve
         return _resolve_auto(flags, env)
     if choice == "flags":
         return from_flags.resolve(flags)
+    if choice == "slurm":
+        return slurm.resolve(env, flags)
+    if choice == "mpi":
+        return mpi.resolve(env, flags)
     return _resolve_tf_config(flags, env)
 
 
 def check_choice(choice: str) -> None:
-    """Raises `UsageError` for a resolver that there is not, or not yet."""
-    if choice in AVAILABLE:
-        return
-    if choice in CHOICES:
+    """Raises `UsageError` for a resolver that there is not."""
+    if choice not in CHOICES:
         raise UsageError(
-            f"--cluster_resolver={choice} is not available yet. "
-            f"Expected {', '.join(AVAILABLE[:-1])} or {AVAILABLE[-1]}."
+            f"--cluster_resolver={choice} is not a resolver. Expected one of {', '.join(CHOICES)}."
         )
-    raise UsageError(f"--cluster_resolver={choice} is not a resolver. Expected one of {', '.join(CHOICES)}.")
 
 
 def _resolve_auto(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
     found = tf_config.resolve(env, flags.colocate_ps)
     if not found.is_a_place:
-        return from_flags.resolve(flags)
+        return from_flags.resolve(flags) if flags.is_given else _resolve_launched(flags, env)
     if not flags.is_given:
         return _placed(found)
     cluster = found.cluster
@@ -65,6 +66,16 @@ def _resolve_auto(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
             f"The flags say --task_index={flags.task_index} and TF_CONFIG says {task}. {_CHOOSE}"
         )
     return _placed(Resolved(cluster, task))
+
+
+def _resolve_launched(flags: ClusterFlags, env: Mapping[str, str]) -> Resolved:
+    """The place among several tasks of a launcher; none, for a local cluster, if this is the only one."""
+    if mpi.is_one_of_several(env):
+        return mpi.resolve(env, flags)
+    if mpi.find_variables(env) is None and slurm.is_one_of_several(env):
+        return slurm.resolve(env, flags)
+    mpi.check_is_known(env)
+    return from_flags.resolve(flags)
 
 
 def _filled_in(flags: ClusterFlags, theirs: Cluster | None) -> Cluster:

@@ -36,6 +36,9 @@ class ClusterFlags:
     worker_hosts: str | None = None
     chief_host: str | None = None
     colocate_ps: bool = False
+    num_ps: int | None = None
+    num_workers: int | None = None
+    port_base: int | None = None
 
     @property
     def has_hosts(self) -> bool:
@@ -44,8 +47,29 @@ class ClusterFlags:
 
     @property
     def is_given(self) -> bool:
-        """Whether any of them is given."""
-        return bool(self.job_name) or self.task_index is not None or self.has_hosts
+        """Whether any of those that name this task or the others' hosts is given."""
+        return bool(self.names_given)
+
+    @property
+    def names_given(self) -> list[str]:
+        """Which of those are."""
+        names = ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_host")
+        return [name for name in names if getattr(self, name) not in (None, "")]
+
+
+def size_problems(flags: ClusterFlags) -> list[str]:
+    """What is wrong with the number of tasks that the flags ask for."""
+    problems = []
+    if flags.colocate_ps and flags.num_ps is not None:
+        problems.append(
+            f"--num_ps={flags.num_ps} beside --colocate_ps: there each worker holds a part of the variables. Leave out one "
+            "of the two."
+        )
+    return problems + [
+        f"--{name}={number} is out of range. Expected a whole number from 1."
+        for name, number in (("num_ps", flags.num_ps), ("num_workers", flags.num_workers))
+        if number is not None and number < 1
+    ]
 
 
 def default_index(job: str, cluster: Cluster | None) -> int | None:

@@ -17,6 +17,8 @@ import pytest
         "paths",
         "profile",
         "resolvers.from_flags",
+        "resolvers.launched",
+        "resolvers.node_lists",
         "resolvers.tf_config",
         "timeline",
         "wording",

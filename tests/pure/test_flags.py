@@ -283,11 +283,9 @@ def test_help_names_every_flag_and_command(capsys):
     assert max(map(len, out.splitlines())) <= 120
 
 
-def test_help_says_which_resolvers_work_today():
+def test_help_names_the_resolvers():
     text = " ".join(program.help_text().split())
-    assert (
-        "where the cluster comes from: auto, flags, tf_config; not available yet: slurm, mpi (auto)" in text
-    )
+    assert "where the cluster comes from: auto, flags, tf_config, slurm, mpi (auto)" in text
 
 
 def test_help_is_given_whatever_else_is_wrong(capsys):

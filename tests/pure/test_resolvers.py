@@ -269,10 +269,7 @@ def test_flags_and_tf_config_in_conflict(flags, expected):
     assert resolve("tf_config", flags, env).task == TaskId("worker", 1)
 
 
-def test_resolvers_that_are_not_there():
-    assert problems("slurm", NO_FLAGS, {}) == [
-        "--cluster_resolver=slurm is not available yet. Expected auto, flags or tf_config."
-    ]
+def test_a_resolver_that_is_not_there():
     assert problems("k8s", NO_FLAGS, {}) == [
         "--cluster_resolver=k8s is not a resolver. Expected one of auto, flags, tf_config, slurm, mpi."
     ]

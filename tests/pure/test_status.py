@@ -52,7 +52,7 @@ def test_wrong_flags():
     )
     assert problem("--worker_hosts=w:1").startswith("The cluster has no ps. ")
     assert "name different ps tasks" in problem("--ps_hosts=q:1", env={"TF_CONFIG": TF_CONFIG})
-    assert "is not available yet" in problem("--ps_hosts=p:1", "--cluster_resolver=slurm")
+    assert "is no task of the job" in problem("--ps_hosts=p:1", "--cluster_resolver=slurm")
     with pytest.raises(UsageError, match="--json is a flag of the command status"):
         flags.parse(["--json"])
 
