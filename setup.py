@@ -21,9 +21,10 @@ setup(
     extras_require={
         "examples": ["scikit-learn"],
         "legacy-layers": ["tf_keras>=2.21"],
+        "mpi": ["mpi4py"],
         "plots": ["matplotlib"],
         "tensorboard": ["tensorboard"],
-        "test": ["hypothesis", "mypy", "pytest", "pytest-xdist", "ruff", "scikit-learn", "tf_keras>=2.21"],
+        "test": ["hypothesis", "mpi4py", "mypy", "pytest", "pytest-xdist", "ruff", "scikit-learn", "tf_keras>=2.21"],
     },
     entry_points={"console_scripts": ["ps_train = ps_train.__main__:run"]},
     classifiers=[

@@ -249,7 +249,9 @@ def config_from_flags(values: flags.FlagValues) -> TrainConfig:
 def cluster_flags(values: flags.FlagValues) -> ClusterFlags:
     """The flags that place this process in a cluster."""
     names = [field.name for field in dataclasses.fields(ClusterFlags)]
-    given = {name: values[name].value for name in names if not values[name].using_default_value}
+    given: dict[str, Any] = {
+        name: values[name].value for name in names if not values[name].using_default_value
+    }
     return ClusterFlags(**given)
 
 

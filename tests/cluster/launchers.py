@@ -39,6 +39,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+SchedulerParameters=bf_interval=1,batch_sched_delay=0
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmUser=root

@@ -16,7 +16,7 @@ from namespaces import why_not
 pytestmark = pytest.mark.cluster
 START_SECS = 120  # three imports of TensorFlow on a busy machine
 GRACE_SECS = 25
-KILL_SECS = 10  # what the example gives ranks to end in, once before the SIGTERM and once after it
+KILL_SECS = 6  # mpirun waits as long before the SIGTERM, and again after it
 WHERE = """
 import json, os, socket
 from ps_train.resolvers import ClusterFlags, resolve
@@ -26,19 +26,12 @@ print(json.dumps([socket.gethostname(), str(place.task), place.cluster.address(p
 
 
 @pytest.fixture
-def mpi_job(tmp_path):
-    """Starts the example with more flags."""
+def start(tmp_path):
+    """Starts a command that is mpirun or ends in it."""
     need_mpirun()
     started = []
 
-    def start(*flags):
-        argv = [
-            "sh",
-            str(ROOT / "examples" / "mpi_job.sh"),
-            f"--train_dir={tmp_path / 'train'}",
-            "--update=sync",
-            *flags,
-        ]
+    def start(*argv):
         started.append(Launched(argv, tmp_path / f"{len(started)}.log", mpi_env(), tmp_path))
         return started[-1]
 
@@ -47,17 +40,23 @@ def mpi_job(tmp_path):
         job.close()
 
 
-def test_the_example_trains_in_sync_to_the_end(mpi_job, tmp_path):
-    job = mpi_job(f"--model={MODELS / 'line.py'}", "--train_steps=30")
+@pytest.fixture
+def flags(tmp_path):
+    return [f"--model={MODELS / 'line.py'}", f"--train_dir={tmp_path / 'train'}", "--update=sync"]
+
+
+def test_the_example_trains_in_sync_to_the_end(start, flags, tmp_path):
+    job = start("sh", ROOT / "examples" / "mpi_job.sh", *flags, "--train_steps=30")
     assert job.wait(START_SECS) == 0, job.tail()
     assert checkpoint_of(tmp_path / "train")["global_step"] == 30
     assert job.log.count("(status 0)") == 3 and "Traceback" not in job.log, job.tail()
 
 
-def test_a_killed_worker_ends_the_job_in_time_and_the_chief_saves(mpi_job, tmp_path):
+def test_a_killed_worker_ends_the_job_in_time_and_the_chief_saves(start, flags, tmp_path):
     """mpirun sends SIGTERM to the others."""
-    flags = ["--train_steps=1000000", "--log_every_secs=0.5", "--model_params=slow=all:10"]
-    job = mpi_job(f"--model={MODELS / 'line.py'}", *flags)
+    flags += ["--train_steps=1000000", "--log_every_secs=0.5", "--model_params=slow=all:10"]
+    options = ["-np", "3", "--mca", "odls_base_sigkill_timeout", str(KILL_SECS)]
+    job = start("mpirun", *options, sys.executable, "-m", "ps_train", *flags)
     for name in ("worker:0", "worker:1"):
         job.wait_for_line(rf"{name} step [1-9]", START_SECS)
     (victim,) = with_variable(descendants(job.pid), "OMPI_COMM_WORLD_RANK=2")
@@ -70,12 +69,12 @@ def test_a_killed_worker_ends_the_job_in_time_and_the_chief_saves(mpi_job, tmp_p
     assert checkpoint_of(tmp_path / "train")["global_step"] > 0
 
 
-def test_a_mistake_is_one_line_of_each_rank(mpi_job):
-    job = mpi_job("--num_ps=3", "--batch_size=0")
+def test_a_mistake_is_told_in_lines_by_each_rank(start):
+    job = start("mpirun", "-np", "3", sys.executable, "-m", "ps_train", "--num_ps=3", "--batch_size=0")
     assert job.wait(GRACE_SECS) == 1, job.tail()
     lines = {line for line in job.log.splitlines() if line.startswith("ps_train: ")}
     assert sorted(line[:40] for line in lines) == [
-        "ps_train: --batch_size=0 is out of range", "ps_train: mpirun has started 3 tasks, of "
+        "ps_train: --batch_size=0 is out of range", "ps_train: mpirun has started 3 tasks, of"
     ]  # fmt: skip
     assert "Traceback" not in job.log
 
