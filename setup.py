@@ -24,7 +24,16 @@ setup(
         "mpi": ["mpi4py"],
         "plots": ["matplotlib"],
         "tensorboard": ["tensorboard"],
-        "test": ["hypothesis", "mpi4py", "mypy", "pytest", "pytest-xdist", "ruff", "scikit-learn", "tf_keras>=2.21"],
+        "test": [
+            "hypothesis",
+            "mpi4py",
+            "mypy",
+            "pytest",
+            "pytest-xdist",
+            "ruff",
+            "scikit-learn",
+            "tf_keras>=2.21",
+        ],
     },
     entry_points={"console_scripts": ["ps_train = ps_train.__main__:run"]},
     classifiers=[

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.model.loading import check_exists
-from ps_train.resolvers import Resolved, resolve
+from ps_train.resolvers import Resolved, resolve, slurm
 from ps_train.resolvers.resolved import size_problems
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def run(values: FlagValues) -> int:
     plan = make_plan(values, os.environ)
     cluster, task = plan.place
     if task is None:
+        hint = slurm.unused_nodes(os.environ)
+        if hint:
+            print(f"ps_train: {hint}", file=sys.stderr)
         if plan.config.private_network:
             isolation.enter_private_network()
         from ps_train import launcher

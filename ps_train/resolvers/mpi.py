@@ -124,7 +124,7 @@ def _check_hosts(hosts: list[str], rank: int, size: int, local_size: int) -> Non
     if len(hosts) != size:
         raise UsageError(
             f"mpi4py sees {len(hosts)} of mpirun's {size} ranks: it is built for another MPI than this mpirun. Install mpi4py "
-            "for it (pip install --no-binary=mpi4py mpi4py), or use the mpirun of that MPI."
+            "for it (pip install --no-binary=mpi4py mpi4py), or tell it which there is (MPI4PY_MPIABI=mpich or openmpi)."
         )
     same = hosts.count(hosts[rank])
     if local_size and same != local_size:

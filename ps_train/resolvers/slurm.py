@@ -44,6 +44,17 @@ def is_one_of_several(env: Mapping[str, str]) -> bool:
     return is_step(env) and env[SIZE].strip() != "1"
 
 
+def unused_nodes(env: Mapping[str, str]) -> str:
+    """What to tell whoever starts a local cluster in a Slurm job of several nodes; "" elsewhere."""
+    number = env.get("SLURM_JOB_NUM_NODES", "")
+    if is_step(env) or not number.isdigit() or int(number) < 2:
+        return ""
+    return (
+        f"This Slurm job has {number} nodes, and this is a local cluster, on this host alone. To train on all: srun python -m "
+        "ps_train."
+    )
+
+
 def resolve(env: Mapping[str, str], flags: ClusterFlags) -> Resolved:
     """Raises `UsageError` with all problems."""
     missing = [name for name in _NEEDED if not env.get(name, "").strip()]

@@ -202,6 +202,23 @@ def test_port_that_is_taken(make_job):
     assert len(ps.log.splitlines()) == 1
 
 
+def test_port_that_is_taken_among_the_ranks_of_mpirun(make_job, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    for name in ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        job = make_job(1, 1)
+        given = dict.fromkeys(("job_name", "task_index", "ps_hosts", "worker_hosts"))
+        worker = job.start("worker:0", port_base=port - 1, **given)
+        job.expect_exits(138, [worker])
+    assert worker.report["reason"] == (
+        f"127.0.0.1:{port} (worker:0) is in use by another process. End that process or pick another port (--port_base)."
+    )
+
+
 def test_error_in_the_model_ends_every_task(make_job, tmp_path):
     """One line on the task that has it, and its name on all others; nobody waits for a bound."""
     model = tmp_path / "faulty.py"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps_train import flags
+from ps_train import flags, launcher
 from ps_train.cluster import TaskId
 from ps_train.commands import bench, status, train
 from ps_train.errors import UsageError
-from ps_train.resolvers import CHOICES, ClusterFlags, Resolved, mpi, resolve
+from ps_train.resolvers import CHOICES, ClusterFlags, Resolved, mpi, resolve, slurm
 from ps_train.resolvers.launched import BLOCK, FIRST_PORT, NUM_BLOCKS, SRUN, Place, make_cluster
 from ps_train.resolvers.node_lists import expand_counts, expand_nodes
 
@@ -239,7 +239,7 @@ def test_ranks_on_several_hosts_tell_each_other():
     assert found[0].cluster.as_dict() == {"ps": {0: "b:70", 1: "a:70"}, "worker": {0: "b:71", 1: "a:71"}}
     assert problems("mpi", envs[0], gather=lambda: ["b"]) == [
         "mpi4py sees 1 of mpirun's 4 ranks: it is built for another MPI than this mpirun. Install mpi4py for it (pip install "
-        "--no-binary=mpi4py mpi4py), or use the mpirun of that MPI."
+        "--no-binary=mpi4py mpi4py), or tell it which there is (MPI4PY_MPIABI=mpich or openmpi)."
     ]
     assert problems("mpi", envs[0], gather=lambda: ["b"] * 4) == [
         "4 ranks are on hosts that call themselves b, and 2 on this one: several have the same name. Give each host its own, by "
@@ -385,6 +385,19 @@ def test_commands_that_need_no_cluster_take_no_rank(monkeypatch):
         with pytest.raises(UsageError, match="the command status is no task of the job that it asks"):
             status.make_config(flags.parse([f"--cluster_resolver={choice}"])[0])
     assert status.make_config(flags.parse(["--ps_hosts=p:1"])[0], SRUN_TASKS[0]).cluster is None
+
+
+def test_who_forgets_srun_on_several_nodes_is_told(monkeypatch, capsys):
+    for name, value in BATCH.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launcher, "run_local", lambda *_: 0)
+    assert train.run(flags.parse([])[0]) == 0
+    assert capsys.readouterr().err == (
+        "ps_train: This Slurm job has 2 nodes, and this is a local cluster, on this host alone. To train on all: srun python "
+        "-m ps_train.\n"
+    )
+    for env in ({}, {**BATCH, "SLURM_JOB_NUM_NODES": "1"}, SRUN_TASKS[0]):
+        assert slurm.unused_nodes(env) == ""
 
 
 def test_a_place_is_on_the_list():
