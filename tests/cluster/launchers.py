@@ -110,18 +110,20 @@ class Hosts:
         for host in self.network.hosts:
             host.names(**{each.name: each.address for each in self.network.hosts})
 
-    def start(self, *argv, cwd=None):
+    def start(self, *argv, **more_env):
         """Starts a command on host0."""
-        prefix = self.network.hosts[0].prefix
         log_path = self.folder / f"{len(self._started)}.log"
-        self._started.append(Launched([*prefix, *argv], log_path, self.env, cwd or self.folder))
-        return self._started[-1]
+        return self._launch([*self.network.hosts[0].prefix, *argv], log_path, more_env)
 
-    def run(self, *argv, secs=60):
+    def run(self, *argv, secs=60, **more_env):
         """Output of a command on host0 that ends with 0."""
-        command = self.start(*argv)
+        command = self.start(*argv, **more_env)
         assert command.wait(secs) == 0, command.tail()
         return command.log
+
+    def _launch(self, argv, log_path, more_env=None):
+        self._started.append(Launched(argv, log_path, self.env | (more_env or {}), self.folder))
+        return self._started[-1]
 
     def pids(self):
         """All processes on the hosts."""
@@ -155,7 +157,6 @@ class Slurm(Hosts):
     def __init__(self, num_hosts, folder):
         super().__init__(num_hosts, folder)
         self._state = pathlib.Path(tempfile.mkdtemp(prefix="slurm"))  # sockets need a short path
-        self._munged = None
         self.env["SLURM_CONF"] = str(self._state / "slurm.conf")
         try:
             self._start()
@@ -181,13 +182,11 @@ class Slurm(Hosts):
             f"--socket={state}/munge.socket",
         ]
         argv += [f"--{name}-file={state}/munge.{name}" for name in ("pid", "log", "seed")]
-        self._munged = Launched(argv, state / "munged.out", self.env, state)
+        self._launch(argv, state / "munged.out")
         self._wait(lambda: (state / "munge.socket").exists())
-        Launched([*hosts[0].prefix, "slurmctld", "-D", "-i"], state / "slurmctld.out", self.env, state)
+        self._launch([*hosts[0].prefix, "slurmctld", "-D", "-i"], state / "slurmctld.out")
         for host in hosts:
-            Launched(
-                [*host.prefix, "slurmd", "-D", "-N", host.name], state / f"{host.name}.out", self.env, state
-            )
+            self._launch([*host.prefix, "slurmd", "-D", "-N", host.name], state / f"{host.name}.out")
         self._wait(lambda: self._idle_nodes() == str(len(hosts)))
 
     def _idle_nodes(self):
@@ -206,8 +205,6 @@ class Slurm(Hosts):
 
     def close(self):
         super().close()
-        if self._munged is not None:
-            self._munged.close()
         shutil.rmtree(self._state)
 
 

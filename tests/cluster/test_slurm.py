@@ -45,13 +45,15 @@ def train_flags(tmp_path):
     ],
 )  # fmt: skip
 def test_every_task_finds_its_own_host_and_the_same_cluster(slurm, srun):
-    slurm.env.pop("SLURM_HOSTFILE", None)
+    env = {}
     if "arbitrary" in srun:
         (slurm.folder / "hosts").write_text("host1\nhost0\nhost1\nhost1\n")
-        slurm.env["SLURM_HOSTFILE"] = str(slurm.folder / "hosts")
+        env = {"SLURM_HOSTFILE": str(slurm.folder / "hosts")}
     command = [sys.executable, "-c", WHERE]
     options = [word for part in srun.split(" : ") for word in (*part.split(), *command, ":")][:-1]
-    found = [json.loads(line) for line in slurm.run("srun", *options).splitlines() if line.startswith("[")]
+    found = [
+        json.loads(line) for line in slurm.run("srun", *options, **env).splitlines() if line.startswith("[")
+    ]
     assert len(found) == sum(int(word[2:]) for word in srun.split() if word.startswith("-n"))
     jobs = found[0][3]["cluster"]
     members = {f"{job}:{index}": address for job, hosts in jobs.items() for index, address in hosts.items()}
