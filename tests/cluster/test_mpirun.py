@@ -73,6 +73,7 @@ def test_a_mistake_is_told_in_lines_by_each_rank(start):
     job = start("mpirun", "-np", "3", sys.executable, "-m", "ps_train", "--num_ps=3", "--batch_size=0")
     assert job.wait(GRACE_SECS) == 1, job.tail()
     lines = {line for line in job.log.splitlines() if line.startswith("ps_train: ")}
+    lines -= {"ps_train: Stopped by SIGTERM."}  # a rank that mpirun has ended when another was the first
     assert sorted(line[:40] for line in lines) == [
         "ps_train: --batch_size=0 is out of range", "ps_train: mpirun has started 3 tasks, of"
     ]  # fmt: skip
