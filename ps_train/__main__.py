@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PsTrainError as error:
         if is_debug and not isinstance(error, UsageError):
             traceback.print_exception(error)
-        for line in str(error).splitlines():
-            print(f"ps_train: {line}", file=sys.stderr)
+        # In one piece: print writes the end of a line by itself, and mpirun's ranks share their stderr.
+        sys.stderr.write("".join(f"ps_train: {line}\n" for line in str(error).splitlines()))
         return error.exit_status
     except (ImportError, AttributeError) as error:
         explained = packages.explain(error, with_traceback=True) or packages.explain_missing(error)

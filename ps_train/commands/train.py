@@ -46,7 +46,7 @@ def run(values: FlagValues) -> int:
     if task is None:
         hint = slurm.unused_nodes(os.environ)
         if hint:
-            print(f"ps_train: {hint}", file=sys.stderr)
+            sys.stderr.write(f"ps_train: {hint}\n")
         if plan.config.private_network:
             isolation.enter_private_network()
         from ps_train import launcher

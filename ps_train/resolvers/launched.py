@@ -81,7 +81,8 @@ def _divide(places: Sequence[Place], num_ps: int) -> dict[str, list[Place]]:
     """The places of each job."""
     by_turns = sorted(places, key=lambda place: place.local_index)  # the hosts stay in their order
     ps = by_turns[:num_ps]
-    return {"ps": ps, "worker": [place for place in places if place not in set(ps)]}
+    taken = set(ps)
+    return {"ps": ps, "worker": [place for place in places if place not in taken]}
 
 
 def flag_problems(num_tasks: int, flags: ClusterFlags, launcher: Launcher) -> list[str]:
