@@ -62,6 +62,7 @@ _HOMES = {
     "SyncReplicasOptimizer": "updates.sync",
     "TaskId": "cluster",
     "UsageError": "errors",
+    "data": "",  # itself a module
     "global_batch_size": "task_context",
     "replica_device_setter": "placement",
 }
@@ -72,6 +73,8 @@ __all__ = sorted(_HOMES)
 def __getattr__(name):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _HOMES[name]:
+        return importlib.import_module(f"{__name__}.{name}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -10,6 +10,7 @@ except tf.errors.OpError as error:
 | an op of the model | `InvalidArgumentError in op week (made at mine.py:12): Input to reshape is ...` |
 | an op in a function of the dataset, as of `map` | the same, with the line in that function |
 | a Python function, as of `tf.numpy_function` or a generator | `parse in mine.py:9 raised KeyError: 0` |
+| the same, with a ModelError, as of `ps_train.data` | its text |
 | a hook | `after_run in mine.py:31 raised ValueError: ...` |
 """
 
@@ -30,6 +31,7 @@ _NOT_USERS = re.compile(
 _FINALIZED = "Make every op in model_fn, once: while training, a hook or a loop can only run them."
 _SESSION = "A hook uses run_context.session, or the session that after_create_session gets."
 _HEADERS = ("Graph execution error", "=====", "Detected at node")
+_RAISED = f"{ModelError.__name__}: "
 _TRACEBACK = "Traceback (most recent call last):"
 # What a line may begin with: the number of the error, its code and task, and where in the input it happened.
 _PREFIX = re.compile(
@@ -56,6 +58,8 @@ def as_model_error(error, graph=None):
         return ModelError(
             f"{called} runs the graph in a session of its own, which is not the cluster's. {_SESSION}"
         )
+    if f"{ModelError.__module__}.{_RAISED}" in error.message:
+        return ModelError(cause(error).removeprefix(_RAISED))
     what, frame = cause(error)[:MAX_CAUSE], _python_frame(error)
     if frame is not None:
         return ModelError(f"{frame} raised {what}")

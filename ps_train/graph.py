@@ -16,7 +16,15 @@ from ps_train.config import BUILTIN_MODEL, WatchedParams
 from ps_train.errors import ModelError
 from ps_train.inputs import build_input, count_examples
 from ps_train.logs import log
-from ps_train.model import InputContext, ModeKeys, blaming_result, call_model_fn, mentions, worker_seed
+from ps_train.model import (
+    InputContext,
+    ModeKeys,
+    WatchedContext,
+    blaming_result,
+    call_model_fn,
+    mentions,
+    worker_seed,
+)
 from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
@@ -24,6 +32,10 @@ from ps_train.updates import SYNC_OPTIMIZERS, rules
 from ps_train.updates.lead import Lead
 
 INPUT = "ps_train/input"
+NOT_SHARDED = (
+    "input: every %s reads all of the data, as input_fn has read neither context.num_shards nor context.shard_index. "
+    "For a part each: data.shard(context.num_shards, context.shard_index), or a helper of ps_train.data"
+)
 
 
 class TrainOps(NamedTuple):
@@ -134,12 +146,14 @@ def _build_tower(context, config, model, params, before):
     shard = context.replica * context.devices.towers + number
     num_shards = context.cluster.num_workers * context.devices.towers
     seed = worker_seed(config.seed, shard)
-    where = InputContext(ModeKeys.TRAIN, config.batch_size, num_shards, shard, seed, params)
+    where = WatchedContext(ModeKeys.TRAIN, config.batch_size, num_shards, shard, seed, params)
     shared_name = None
     if context.autotune or context.cluster.is_colocated:
         shared_name = f"{INPUT}_{number}" if number else INPUT
     device = context.worker_device + "/device:CPU:0"
     _, (features, labels) = build_input(model, where, device, shared_name)
+    if context.is_chief and number == 0 and num_shards > 1 and not where.is_sharding_read:  # one for the job
+        log.info(NOT_SHARDED, "worker" if context.devices.towers == 1 else "tower")
     spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
     with blaming_result(model, spec):
         _check_graph(spec.loss)

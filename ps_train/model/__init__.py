@@ -30,13 +30,14 @@ with the original exception as its cause. This package needs no TensorFlow.
 from ps_train.model.blame import user_code
 from ps_train.model.calling import blaming_result, call_input_fn, call_model_fn, split_element
 from ps_train.model.loading import Model, load_model, mentions
-from ps_train.model.spec import InputContext, ModeKeys, ModelSpec, worker_seed
+from ps_train.model.spec import InputContext, ModeKeys, ModelSpec, WatchedContext, worker_seed
 
 __all__ = [
     "InputContext",
     "ModeKeys",
     "Model",
     "ModelSpec",
+    "WatchedContext",
     "blaming_result",
     "call_input_fn",
     "call_model_fn",

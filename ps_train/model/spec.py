@@ -47,6 +47,27 @@ class InputContext:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
+class WatchedContext(InputContext):
+    """A context that notes whether it was asked for the task's part of the data.
+
+    >>> context = WatchedContext(num_shards=2)
+    >>> context.batch_size, context.is_sharding_read
+    (32, False)
+    >>> context.shard_index, context.is_sharding_read
+    (0, True)
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("num_shards", "shard_index"):
+            object.__getattribute__(self, "__dict__")["_is_sharding_read"] = True
+        return super().__getattribute__(name)
+
+    @property
+    def is_sharding_read(self) -> bool:
+        """Whether anybody has read `num_shards` or `shard_index`, be it as one of all fields."""
+        return self.__dict__.get("_is_sharding_read", False)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """What `model_fn` returns.

@@ -20,7 +20,7 @@ LAYERS = (
     "task_context admission splitting fusing bounded_session failing",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall towers",
-    "relapse restoring guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
+    "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
     "bring_up stall_watch status ending vacant warm_up",
     "graph session launcher profiler tuning",
     "worker ps evaluator bench",
