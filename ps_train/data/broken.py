@@ -41,8 +41,3 @@ class Broken:
             count = len(self._seen)
         if count <= MAX_NAMED or not count & (count - 1):  # then at 16, 32, 64 and so on
             log.warning("input: left out %s: %s (%d so far)", path, reason, count)
-
-    @property
-    def count(self):
-        """How many have been left out."""
-        return len(self._seen)

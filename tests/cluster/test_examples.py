@@ -92,29 +92,31 @@ def test_image_folder_of_stamps(tmp_path):
 
 def test_image_folder_of_crops_of_two_photographs(tmp_path):
     """scikit-learn's photographs of a temple and of a flower, cut into pieces of several sizes: two classes."""
-    photographs = pytest.importorskip("sklearn.datasets").load_sample_images()
+    sklearn = pytest.importorskip("sklearn")
+    photographs = pathlib.Path(sklearn.__file__).parent / "datasets" / "images"
     crops = tmp_path / "crops"
     script = [
         "import pathlib, sys, numpy as np",
-        "from sklearn.datasets import load_sample_images",
         "from ps_train.compat import tf, tf1",
         "rng = np.random.default_rng(0)",
+        "content = tf1.placeholder(tf.string, [])",
         "pixels = tf1.placeholder(tf.uint8, [None, None, 3])",
-        "encoded = tf.io.encode_jpeg(pixels)",
+        "decoded, encoded = tf.io.decode_jpeg(content), tf.io.encode_jpeg(pixels)",
         "with tf1.Session() as session:",
-        "    for name, photo in zip(('temple', 'flower'), load_sample_images().images):",
-        "        folder = pathlib.Path(sys.argv[1], name)",
+        "    for name in ('china', 'flower'):",
+        "        photo = session.run(decoded, {content: pathlib.Path(sys.argv[1], f'{name}.jpg').read_bytes()})",
+        "        folder = pathlib.Path(sys.argv[2], name)",
         "        folder.mkdir(parents=True)",
         "        for number in range(100):",
         "            size = int(rng.integers(40, 90))",
-        "            top, left = int(rng.integers(427 - size)), int(rng.integers(640 - size))",
+        "            top, left = (int(rng.integers(extent - size)) for extent in photo.shape[:2])",
         "            crop = photo[top : top + size, left : left + size]",
         "            (folder / f'{number}.jpg').write_bytes(session.run(encoded, {pixels: crop}))",
     ]
-    assert len(photographs.images) == 2
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(script), str(crops)], capture_output=True, text=True, timeout=120
-    )
+        [sys.executable, "-c", "\n".join(script), str(photographs), str(crops)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     params = f"--model_params=data_dir={crops},size=24"
     out = train(tmp_path, "image_folder.py", params, "--train_steps=80", "--update=sync")
