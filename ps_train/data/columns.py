@@ -147,12 +147,16 @@ def fault(chosen, num_fields, row, na_value):
         if text in ("", na_value):
             if column.default is None:
                 return (
-                    f"column {column.name!r} has no value, and a {column.dtype.name} is expected: give "
+                    f"column {column.name!r} has no value, and {_a(column.dtype)} is expected: give "
                     f"columns={{{column.name!r}: ...}} a default"
                 )
         elif not _fits(column.dtype, text):
-            return f"column {column.name!r} holds {shown(text)}, and a {column.dtype.name} is expected"
+            return f"column {column.name!r} holds {shown(text)}, and {_a(column.dtype)} is expected"
     return None
+
+
+def _a(dtype):
+    return f"{'an' if dtype.is_integer else 'a'} {dtype.name}"
 
 
 def _fits(dtype, text):

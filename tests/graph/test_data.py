@@ -226,8 +226,8 @@ def test_paths_globs_and_lists_name_files(tmp_path):
 
 CSV_FAULTS = {
     "text": ("2,no,b", "record 2 (line 3): column 'x' holds 'no', and a float32 is expected"),
-    "float for int": ("2.5,1,b", "record 2 (line 3): column 'i' holds '2.5', and a int64 is expected"),
-    "missing": (",1,b", "record 2 (line 3): column 'i' has no value, and a int64 is expected: give columns={'i': ...} a default"),
+    "float for int": ("2.5,1,b", "record 2 (line 3): column 'i' holds '2.5', and an int64 is expected"),
+    "missing": (",1,b", "record 2 (line 3): column 'i' has no value, and an int64 is expected: give columns={'i': ...} a default"),
     "too few": ("2,1", "record 2 (line 3): it has 2 fields, and the header has 3"),
     "too many": ("2,1,b,c", "record 2 (line 3): it has 4 fields, and the header has 3"),
     "quotes": ('2,1,b"c', "record 2 (line 3): quotes are not those of a CSV field: '2,1,b\"c'"),
@@ -390,6 +390,14 @@ def test_parsing_of_tfrecords(tmp_path):
     first, second = batches(lambda: helpers.from_tfrecords(context("eval"), path, spec, label="i"))
     assert first[0]["j"].tolist() == [5] * 4 and first[1].tolist() == [0, 1, 2, 3] and list(first[0]) == ["j"]
     assert second[1].tolist() == [4, 5]
+    spec["k"] = tf.io.FixedLenFeature([], tf.int64)
+    with pytest.raises(
+        ModelError,
+        match=r"^InvalidArgumentError in op \S+ \(made at .*test_data\.py:\d+\): .*Feature: k .*required",
+    ) as raised:
+        batches(lambda: helpers.from_tfrecords(context("eval"), path, spec, label="i"))
+    assert "\n" not in str(raised.value)
+    del spec["k"]
     for arguments, told in (
         ({}, "Neither of features and parse_fn is given; one of them is expected."),
         ({"features": spec, "parse_fn": len}, "Both of features and parse_fn are given; one"),
