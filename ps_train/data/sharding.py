@@ -1,4 +1,4 @@
-"""How workers divide data among them, as a value: the same on every worker, and each record in exactly one part.
+"""How workers (and their towers) divide data among them, as a value: the same on each, every record in exactly one part.
 
     plan_files([10, 10, 9], num_shards=2, shard_index=0)     # by record: two files against one are not even
     plan_files([9] * 12, num_shards=2, shard_index=0)        # by file: (0, 2, 4, 6, 8, 10)
@@ -74,7 +74,7 @@ def describe_files(plan, num_files, context):
         return f"input: {files} of {num_files}, by file, {_shard(context)}"
     if plan.way == "record":
         return f"input: each {_ordinal(plan.num_shards)} record of {total}, by record, {_shard(context)}"
-    every = "; every worker reads all of it" if context.num_shards > 1 else ""
+    every = f"; each of {context.num_shards} shards is all of it" if context.num_shards > 1 else ""
     return f"input: {total}{every}"
 
 
@@ -86,7 +86,7 @@ def describe_rows(count, total, what, context):
     'input: 749 rows of 1497, by row, shard 1 of 2'
     """
     if context.num_shards == 1 or count == total > 0:
-        every = "; every worker reads all of it" if context.num_shards > 1 else ""
+        every = f"; each of {context.num_shards} shards is all of it" if context.num_shards > 1 else ""
         return f"input: {total} {what}{'' if total == 1 else 's'}{every}"
     return f"input: {count} {what}{'' if count == 1 else 's'} of {total}, by {what}, {_shard(context)}"
 

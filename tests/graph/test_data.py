@@ -147,7 +147,7 @@ def test_it_says_once_what_it_did(tmp_path, caplog, monkeypatch):
     assert [record.getMessage() for record in caplog.records] == [
         "input: 2 files of 4, by file, shard 2 of 2",
         "input: each 3rd record of 1 file, by record, shard 3 of 3",
-        "input: 4 files; every worker reads all of it",
+        "input: 4 files; each of 3 shards is all of it",
         "input: 1 file",
         "input: 2 rows of 5, by row, shard 2 of 2",
     ]
