@@ -34,12 +34,17 @@ from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
 from ps_train.relapse import Relapse, cause_of
 from ps_train.server import session_config
+from ps_train.updates.allreduce import broadcast
 from ps_train.wording import as_secs
 
 LOOK_SECS = 3.0
 OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
 ALONE_SECS = 5.0  # after which the workers of a colocated job whose target is reached have ended
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
+LOSS_SECS = 3.0  # in which a lost worker is noticed by its board
+NO_WAY_ON = (
+    "an all-reduce does not go on without it. Start all tasks again: they go on from the chief's checkpoint"
+)
 RELAPSE_SECS = 1.0  # before the session is made once more
 NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %s s; %s"
 
@@ -84,6 +89,8 @@ class SessionCreator(tf1.train.SessionCreator):
             self._variables = tf1.global_variables()
             self._uninitialized = tf.identity(tf1.report_uninitialized_variables(self._variables))
             self._global_step = tf1.train.get_global_step()
+        is_all_reduced = runtime.context.is_all_reduced
+        self._broadcast: Any = broadcast(self._variables, runtime.context) if is_all_reduced else None
         # Held while the graph's wiring changes, or `make_session_aside` takes it.
         self.rewiring = threading.Lock()
         self.fused: Any = None  # what became of small variables; see `fusing`
@@ -120,6 +127,8 @@ class SessionCreator(tf1.train.SessionCreator):
         graph = tf1.get_default_graph()
         if not graph.finalized:
             graph.finalize()
+        if self._session is not None and self._runtime.context.is_all_reduced:
+            self._end_with_the_others()
         timeouts = self._runtime.timeouts
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
         if self._session is not None:
@@ -145,6 +154,21 @@ class SessionCreator(tf1.train.SessionCreator):
                 continue
             self._is_first, self._session = False, session
             return session
+
+    def _end_with_the_others(self):
+        """Raises PeerLostError: TensorFlow's collectives do not go on after the loss of a worker."""
+        runtime, deadline = self._runtime, awake_clock() + LOSS_SECS
+        while True:
+            runtime.guard.check()
+            gone = [link for link in runtime.monitor.links if link.reason]
+            if gone or awake_clock() > deadline:
+                break
+            time.sleep(0.1)
+        host = runtime.context.cluster.host
+        named = (
+            ", ".join(f"{host(link.task)} at {link.address} ({link.reason})" for link in gone) or "a worker"
+        )
+        raise PeerLostError(f"lost: {named}; {NO_WAY_ON}", is_model_safe=True)
 
     def _note_loss(self):
         runtime = self._runtime
@@ -176,6 +200,12 @@ class SessionCreator(tf1.train.SessionCreator):
                     self._bring_up(session, runs)
             else:
                 self._wait_for_model(runs, deadline)
+                if self._broadcast is not None:  # for what is not sent
+                    session.run(self._init_op, feed_dict=self._scaffold.init_feed_dict)
+            if self._broadcast is not None:
+                self._runtime.has_joined = True
+                with self._telling("all workers to take the chief's values"):
+                    session.run(self._broadcast)
             with self._telling("tables and the input to be initialized"):
                 session.run(self._local_init_op)
                 session.run(self._input_init_op)
@@ -221,18 +251,31 @@ class SessionCreator(tf1.train.SessionCreator):
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
-            return runs if runtime.monitor.is_admitted and len(runs) == cluster.num_ps else None
+            is_complete = runtime.monitor.is_admitted and len(runs) == cluster.num_ps
+            return runs if is_complete and not self._old_workers() else None
+
+        name = cluster.host if runtime.context.is_all_reduced else lambda ps: ps
 
         def describe():
             return ", ".join(
-                f"{link.task} at {link.address} ({link.reason or 'starting'})"
+                f"{name(link.task)} at {link.address} ({link.reason or 'starting'})"
                 for link in runtime.monitor.links
                 if str(link.task) not in runtime.monitor.ps_runs(since)
-            )
+            ) or ", ".join(self._old_workers()) or "the others to answer"  # fmt: skip
 
         return wait_until(
             all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
         )
+
+    def _old_workers(self):
+        """All-reduce, the chief: workers that are still of the job before, whose collectives nobody can join."""
+        context = self._runtime.context
+        if not (context.is_all_reduced and context.is_chief):
+            return []
+        view = self._runtime.monitor.view()
+        others = [str(task) for task in context.cluster.training_tasks if task != context.task]
+        states = {name: view.record(name).get("state", "not heard of") for name in others}
+        return [f"{name} to start anew ({state})" for name, state in states.items() if state != "starting"]
 
     def _other_runs(self):
         """As `Monitor.ps_runs`, without the ps that is in this process."""

@@ -163,7 +163,7 @@ class Cluster:
         indexed = {job: _index_hosts(job, hosts, problems) for job, hosts in jobs.items()}
         if is_colocated and indexed["ps"]:
             problems.append(
-                "--colocate_ps is given, and the cluster has a job 'ps': there the workers hold the variables. Leave out one "
+                "--colocate_ps or --update=allreduce is given, and the cluster has a job 'ps': there the workers hold the variables. Leave out one "
                 f"of the two. {_remedy(source, 'ps')}"
             )
             indexed["ps"] = []
@@ -259,7 +259,7 @@ class Cluster:
             raise UsageError(f"{where}there is no job {shown(task.job)}; {_JOBS_LINE}")
         if task.job == "ps" and self.is_colocated:
             raise UsageError(
-                f"{where}by --colocate_ps the workers hold the variables. Start the workers only, or leave it out."
+                f"{where}by --colocate_ps or --update=allreduce the workers hold the variables. Start the workers only, or leave it out."
             )
         if task.job == "evaluator":
             raise UsageError(f"{where}an evaluator reads checkpoints only, no task talks to it.")
@@ -293,7 +293,9 @@ class Cluster:
         """
         if self.is_colocated != other.is_colocated:
             with_it, without = (here, there) if self.is_colocated else (there, here)
-            return [f"The workers hold the variables (--colocate_ps) {with_it}, and ps tasks do {without}."]
+            return [
+                f"The workers hold the variables (--colocate_ps or --update=allreduce) {with_it}, and ps tasks do {without}."
+            ]
         lines = []
         for job, hosts in self._listed().items():
             others = other._listed()[job]

@@ -64,7 +64,7 @@ def of_a_task(task: TaskId, cluster: Cluster, config: TrainConfig) -> list[str]:
 def on_a_host(config: TrainConfig, num_ps: int, num_workers: int) -> str:
     """The line for the first task, a ps if there is one. The hosts, PS0 and so on, and TRAIN_DIR are the reader's to fill in."""
     settings = dataclasses.replace(config, train_dir="TRAIN_DIR", **_OF_A_LOCAL_CLUSTER)  # type: ignore[arg-type]
-    if config.colocate_ps:
+    if config.has_no_ps:
         job, lists = "worker", [_hosts("worker", num_workers)]
     else:
         job, lists = "ps", [_hosts("ps", num_ps), _hosts("worker", num_workers)]

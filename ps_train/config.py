@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from ps_train.errors import UsageError
 from ps_train.wording import did_you_mean, shown
 
-UPDATES = ("async", "sync")
+UPDATES = ("async", "sync", "allreduce")
 LOSS_POLICIES = ("fail", "continue")
 NAN_POLICIES = ("stop", "skip", "ignore")
 BUILTIN_MODEL = "ps_train.builtin_model"
@@ -34,6 +34,10 @@ MAX_BUCKET_BYTES = 2**30  # TensorFlow's limit of a message is 2 GB
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 PARTITIONS = ("none", "auto")
 RATE_SCALES = ("none", "linear", "sqrt")
+_NOT_WITH_ALLREDUCE = (
+    "colocate_ps", "first_ps_bytes", "replicas_to_aggregate", "on_worker_loss", "partition", "wire_dtype", "prefetch", "topk",
+    "accumulate_steps", "local_steps", "autotune", "profile_steps",
+)  # fmt: skip
 MAX_SEED = 2**31 - 1
 
 ParamValue = int | float | bool | str
@@ -137,7 +141,7 @@ class TrainConfig:
     train_steps: int | None = None
     """Global steps in total, over all workers and restarts; None: until the workers' data is used up."""
     update: str = "async"
-    """How gradients are applied: `async` (each worker's at once) or `sync` (aggregated)."""
+    """How gradients are applied: `async` (each worker's at once), `sync` (aggregated), `allreduce` (the same, without ps)."""
     replicas_to_aggregate: int | None = None
     """Sync: gradients per update; None: one of each worker; fewer makes the others backup workers."""
     train_dir: str | None = None
@@ -232,6 +236,11 @@ class TrainConfig:
     """Show the traceback of an error in the model."""
 
     @property
+    def has_no_ps(self) -> bool:
+        """Whether the workers hold the variables, each a part of them or all."""
+        return self.colocate_ps or self.update == "allreduce"
+
+    @property
     def pack_limit(self) -> int:
         """`pack_bytes` as a number."""
         return AUTO_PACK_BYTES if self.pack_bytes == "auto" else int(self.pack_bytes)
@@ -291,7 +300,7 @@ class TrainConfig:
                 "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
                 "Leave it out, or train with --update=async."
             )
-        if self.first_ps_bytes != "auto" and not self.colocate_ps:
+        if self.first_ps_bytes != "auto" and not self.has_no_ps:
             found.append(
                 "--first_ps_bytes is for --colocate_ps: ps tasks of their own share the variables evenly. Leave it out."
             )
@@ -305,13 +314,13 @@ class TrainConfig:
                 f"--accumulate_steps={self.accumulate_steps} with --colocate_ps needs --update=sync: in async a worker's own part "
                 "of the variables changes between the batches of a step. Leave out one of the two."
             )
-        found += self._device_problems() + self._staleness_problems()
+        found += self._allreduce_problems() + self._device_problems() + self._staleness_problems()
         if self.local_steps > 1:
             found += self._local_problems()
         if self.profile_steps:
             found += self._profile_problems()
         if self.update not in UPDATES:
-            found.append(f"--update={self.update} is not an update rule. Expected async or sync.")
+            found.append(f"--update={self.update} is not an update rule. Expected async, sync or allreduce.")
         for name, choices in (
             ("on_worker_loss", LOSS_POLICIES),
             ("on_nan", NAN_POLICIES),
@@ -325,6 +334,22 @@ class TrainConfig:
             found += _not_a_path(name, getattr(self, name))
         found += _not_a_checkpoint_directory(self.train_dir)
         return found + self._aggregation_problems(num_workers)
+
+    def _allreduce_problems(self) -> list[str]:
+        if self.update != "allreduce":
+            return []
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = [name for name in _NOT_WITH_ALLREDUCE if getattr(self, name) != defaults[name]]
+        found = [
+            f"--{name} is not for --update=allreduce, where each worker has all variables and takes part in every step. Leave "
+            "it out."
+            for name in given
+        ]
+        if self.on_nan == "skip":
+            found.append(
+                "--on_nan=skip is not for --update=allreduce: the others wait for a gradient of each worker. Take stop or ignore."
+            )
+        return found
 
     def _device_problems(self) -> list[str]:
         found = []
@@ -340,7 +365,7 @@ class TrainConfig:
         return found
 
     def _staleness_problems(self) -> list[str]:
-        if self.update != "sync":
+        if self.update == "async":
             return []
         given = {
             "max_staleness": self.max_staleness is not None,
@@ -349,7 +374,7 @@ class TrainConfig:
             "warmup_steps": self.warmup_steps > 0,
         }
         return [
-            f"--{name} is for --update=async: in sync every gradient is of the newest variables. Leave it out."
+            f"--{name} is for --update=async: in {self.update} every gradient is of the newest variables. Leave it out."
             for name, is_given in given.items()
             if is_given
         ]
@@ -385,7 +410,7 @@ class TrainConfig:
 
     def _aggregation_problems(self, num_workers: int | None) -> list[str]:
         wanted = self.replicas_to_aggregate
-        if wanted is None:
+        if wanted is None or self.update == "allreduce":
             return []
         if self.update == "async":
             return [

@@ -61,6 +61,9 @@ class StopNoticeHook(tf1.train.SessionRunHook):
         if not run_context.stop_requested or self._step_hook.is_last:
             return
         self._step_hook.ask_to_stop("a hook asked to stop")
+        if self._runtime.context.is_all_reduced:
+            run_context._stop_requested = False  # the next step tells the others, and is the last
+            return
         if self._runtime.context.is_chief:
             for member in self._members:
                 member.stays = True
@@ -208,9 +211,10 @@ class WaitForSave(EndingWait):
     """
 
     def __init__(
-        self, chief, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False, peer_timeout_secs=60.0
+        self, chief, monitor, guard, step_hook, members=(), is_ps_lost=lambda error: False, peer_timeout_secs=60.0,
+        is_vacant=lambda names: False,
     ):  # fmt: skip
-        super().__init__(monitor, guard, step_hook, members, is_ps_lost)
+        super().__init__(monitor, guard, step_hook, members, is_ps_lost, is_vacant)
         self._chief, self._peer_timeout_secs = chief, peer_timeout_secs
 
     def wait(self, session):

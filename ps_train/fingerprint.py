@@ -26,7 +26,7 @@ def describe(variables, context, layout=None):
     rule = context.update
     if rule == "sync":
         rule = f"sync with {context.quorum} of {context.cluster.num_workers} gradients"
-    described = {v.op.name: _describe_one(v) for v in variables}
+    described = {v.op.name: _describe_one(v, context) for v in variables}
     digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
     flags = {
         "--local_steps": context.local_steps,
@@ -36,9 +36,10 @@ def describe(variables, context, layout=None):
     return json.dumps({"rule": rule, "flags": flags, "variables": described, "layout": digest})
 
 
-def _describe_one(variable):
+def _describe_one(variable, context):
     device = tf.DeviceSpec.from_string(variable.device)
     where = f"{device.job}:{device.task or 0}" if device.job else "no task"
+    where = "each worker" if context.is_all_reduced else where
     shape = "any shape" if variable.shape.rank is None else str(variable.shape.as_list())
     return f"{variable.dtype.base_dtype.name} {shape} on {where}"
 

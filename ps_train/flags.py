@@ -65,7 +65,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field(
             "train_steps", int, "global steps in total, over all workers and restarts [until data is used up]"
         ),
-        _field("update", UPDATES, "how gradients are applied: async or sync"),
+        _field("update", UPDATES, "how gradients are applied: async, sync, or allreduce (no ps)"),
         FlagSpec("sync_replicas", bool, None, "legacy spelling of --update=sync; --nosync_replicas: async"),
         _field(
             "replicas_to_aggregate", int, "sync: gradients per update; fewer = backup workers [all workers]"
@@ -252,6 +252,8 @@ def cluster_flags(values: flags.FlagValues) -> ClusterFlags:
     given: dict[str, Any] = {
         name: values[name].value for name in names if not values[name].using_default_value
     }
+    if values["update"].value == "allreduce":
+        given["colocate_ps"] = True
     return ClusterFlags(**given)
 
 

@@ -14,7 +14,7 @@ from ps_train import placement, restoring
 from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL, WatchedParams
 from ps_train.errors import ModelError
-from ps_train.inputs import build_input, count_examples
+from ps_train.inputs import HAS_DATA, build_input, count_examples
 from ps_train.logs import log
 from ps_train.model import (
     InputContext,
@@ -29,6 +29,7 @@ from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
 from ps_train.updates import SYNC_OPTIMIZERS, rules
+from ps_train.updates.allreduce import Agreement
 from ps_train.updates.lead import Lead
 
 INPUT = "ps_train/input"
@@ -112,6 +113,9 @@ def build_train(context, config, model):
                 for line in params.unread(may_be_read=functools.partial(mentions, model)):
                     log.warning("%s", line)
             _collect_keras_updates(graph)
+            has_data = tf1.get_collection(HAS_DATA)
+            if has_data:
+                Agreement(context, tf.reduce_all(tf.stack(has_data)))
             spec, loss = towers[0].spec, _mean_loss(towers)
             with blaming_result(model, spec):
                 train_op = _build_train_op(towers, context, global_step, loss)
@@ -119,6 +123,8 @@ def build_train(context, config, model):
                 train_op = Lead(context).follow(train_op)
             step_after = _read_step_after(train_op, global_step)
             examples = tf.add_n([count_examples(one.features, config.batch_size) for one in towers])
+            if has_data:
+                examples *= tf.cast(tf.reduce_all(tf.stack(has_data)), examples.dtype)
         check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         hooks = list(spec.training_hooks or ())
@@ -151,7 +157,8 @@ def _build_tower(context, config, model, params, before):
     if context.autotune or context.cluster.is_colocated:
         shared_name = f"{INPUT}_{number}" if number else INPUT
     device = context.worker_device + "/device:CPU:0"
-    _, (features, labels) = build_input(model, where, device, shared_name)
+    goes_on = context.update == "allreduce"  # a worker without data cannot leave
+    _, (features, labels) = build_input(model, where, device, shared_name, goes_on)
     if context.is_chief and number == 0 and num_shards > 1 and not where.is_sharding_read:  # one for the job
         log.info(NOT_SHARDED, "worker" if context.devices.towers == 1 else "tower")
     spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
@@ -258,7 +265,7 @@ def _check_train_op(train_op, context):
     if tf1.get_collection(rules.COLLECTION):
         return
     reaching = {
-        "--update=sync": context.update == "sync",
+        f"--update={context.update}": context.update != "async",
         "--local_steps": context.local_steps > 1,
         "--max_staleness": context.max_staleness is not None,
         "--scale_by_staleness": context.scale_by_staleness,

@@ -88,6 +88,13 @@ class Guard:
             self.failure = error
             self._decide()
 
+    def await_signal(self, secs):
+        """Waits so long for a signal that has come to another task; then as `check`."""
+        deadline = time.monotonic() + secs
+        while not self.should_stop and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.check()
+
     @contextlib.contextmanager
     def granting(self, secs):
         """Within it the task may take `secs` from now, or from the decision to end if that comes later, as while it saves.

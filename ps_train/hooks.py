@@ -1,6 +1,5 @@
 """What happens in each step: `StepHook` follows it, `StepRunner` runs it. How a job ends is `ending`'s."""
 
-import contextlib
 import time
 from typing import Any, NamedTuple
 
@@ -38,12 +37,13 @@ class StepHook(tf1.train.SessionRunHook):
       train_steps: target, or None.
       log_every_secs: between progress lines.
       clock: seconds, for tests.
+      common_end: CommonEnd, where no task may stop by itself.
       pulls_ahead: async: how many steps before its own a step's variables are pulled, for the staleness; None: it is not counted.
     """
 
     def __init__(
         self, report, monitor, guard, global_step, fetches=None, train_steps=None, log_every_secs=10.0,
-        clock=time.monotonic, pulls_ahead=None,
+        clock=time.monotonic, pulls_ahead=None, common_end=None,
     ):  # fmt: skip
         self._report, self._monitor, self._guard = report, monitor, guard
         self._variable, self._train_steps = global_step, train_steps
@@ -55,6 +55,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._rate = RateMeter(clock)
         self._started = None
         self.is_reached = self.is_last = False
+        self._common_end = common_end
         self._asked = ""
         self._loss: Any = None  # of the last step
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
@@ -108,6 +109,8 @@ class StepHook(tf1.train.SessionRunHook):
     def follow(self, values):
         """Takes in a step's fetched figures; True if it is the last."""
         self._raise_failure()
+        if self._common_end is not None:
+            self._common_end.note(values)
         report = self._report
         step = int(values["global_step"])
         self.step = report.global_step = step
@@ -125,8 +128,26 @@ class StepHook(tf1.train.SessionRunHook):
         if self._post_due.is_due(now):
             self._post(step, now)
         self.is_reached = self._is_reached(step)
-        self.is_last = self.is_reached or bool(self._asked) or self._guard.should_stop
+        self.is_last = self.is_reached or self._ends_here()
         return self.is_last
+
+    def _ends_here(self):
+        """Whether this step is the last though there is more to do."""
+        wants = bool(self._asked) or self._guard.should_stop
+        if self._common_end is None or self._guard.failure is not None:
+            return wants
+        if self._common_end.is_wished_for:
+            if self._common_end.ends_job:
+                self._asked = self._asked or "a hook of another task asked to stop"
+            return True
+        if wants:
+            self._common_end.wish(self.session, ends_job=bool(self._asked))
+        return False
+
+    @property
+    def is_left_behind(self):
+        """After the loop: whether it ended because another task stopped, and this one was not to."""
+        return self._common_end is not None and self._common_end.is_left_behind
 
     def pull_ahead(self, steps):
         """From here on a step's variables are pulled so many steps before it; they have just been pulled."""
@@ -152,7 +173,13 @@ class StepHook(tf1.train.SessionRunHook):
 
     def ask_to_stop(self, reason):
         """Makes this step the last one, for what `describe_end` is to say; from any thread."""
-        self._asked, self.is_last = reason, True
+        self._asked = reason
+        self.is_last = self.is_last or self._common_end is None
+
+    def note_end_of_data(self):
+        """The data is used up; raises ModelError if it was never there and the others need it."""
+        if self._common_end is not None:
+            self._common_end.check_data()
 
     def skip(self, error):
         """Counts a step that was dropped for NaN or Inf.
@@ -337,9 +364,11 @@ class StepRunner:
           session: `tf1.train.MonitoredSession`.
         """
         while True:
-            with contextlib.suppress(tf.errors.OutOfRangeError):  # the data is used up
+            try:
                 while not (session.should_stop() or self._step_hook.is_last):
                     session.run_step_fn(self.run)
+            except tf.errors.OutOfRangeError:
+                self._step_hook.note_end_of_data()
             self._note_end()
             session.run_step_fn(self.wait_hook.run)
             if self.wait_hook.is_over:

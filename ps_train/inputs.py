@@ -19,9 +19,10 @@ from ps_train.model import call_input_fn, split_element
 
 ITERATORS = "ps_train/iterators"
 DATASETS = "ps_train/datasets"
+HAS_DATA = "ps_train/has_data"
 
 
-def build_input(model, context, device, shared_name=None):
+def build_input(model, context, device, shared_name=None, goes_on=False):
     """Builds the input of one task.
 
     Args:
@@ -29,6 +30,8 @@ def build_input(model, context, device, shared_name=None):
       context: InputContext.
       device: where it runs.
       shared_name: of the iterator, on the device's task; None: each session has its own.
+      goes_on: whether the first element comes again and again after the last; a bool scalar in HAS_DATA tells of each
+        whether it is one of the data.
 
     Returns:
       (dataset, (features, labels)): the dataset and the tensors of its next element.
@@ -36,13 +39,25 @@ def build_input(model, context, device, shared_name=None):
     with tf1.device(device):
         dataset = call_input_fn(model, context)
         tf1.add_to_collection(DATASETS, dataset)
-        iterated = dataset if shared_name is None else _without_tuning(dataset)
+        iterated = _going_on(dataset) if goes_on else dataset
+        iterated = iterated if shared_name is None else _without_tuning(iterated)
         iterator = tf1.data.make_initializable_iterator(iterated, shared_name)
         tf1.add_to_collection(ITERATORS, iterator.initializer)
         # An error of this op at run time is blamed on the op that it stems from: the dataset, made at a line of the user's.
         with tf1.get_default_graph()._original_op(dataset._variant_tensor.op):
             element = iterator.get_next()
+        if goes_on:
+            element, has_data = element
+            tf1.add_to_collection(HAS_DATA, has_data)
         return dataset, split_element(element)
+
+
+def _going_on(dataset):
+    def marked(has_data):
+        return lambda *parts: (parts if isinstance(dataset.element_spec, tuple) else parts[0], has_data)
+
+    again = dataset.take(1).cache().repeat()
+    return dataset.map(marked(True)).concatenate(again.map(marked(False)))
 
 
 def _without_tuning(dataset):

@@ -104,11 +104,11 @@ def run_cluster(
     try:
         make_directories(config)
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # several tasks share this host's GPUs
-        num_ps = 0 if config.colocate_ps else num_ps
+        num_ps = 0 if config.has_no_ps else num_ps
         with net.reserve_ports(num_ps + num_workers) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
             cluster = Cluster.from_hosts(
-                ps=addresses[:num_ps], worker=addresses[num_ps:], is_colocated=config.colocate_ps
+                ps=addresses[:num_ps], worker=addresses[num_ps:], is_colocated=config.has_no_ps
             )
             local = make(cluster, screen)
             local.start()

@@ -12,6 +12,7 @@
 - Local variables (metrics, epochs counters) and static tables, iterators and input belong to one worker. The stock setter
   puts local variables on the ps, where workers would share them by name: `scope` pins them to the worker.
 - A device scope of the user's wins over all of these.
+- With `--update=allreduce` everything is on the worker.
 - With `--partition=auto`, large variables are split first, and each part is placed by itself (`splitting`).
 """
 
@@ -219,6 +220,10 @@ def scope(context):
     """
     if context is None:
         yield
+        return
+    if context.is_all_reduced:
+        with tf1.device(context.worker_device):
+            yield
         return
     setter = _Setter(
         tf1.train.replica_device_setter(

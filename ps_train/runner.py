@@ -94,6 +94,8 @@ def _run_member(task, cluster, config, report):
         "fuse_bytes": config.fuse_limit,
         "first_ps_bytes": first_ps_limit(config.first_ps_bytes, cluster),
     }
+    if config.update == "allreduce":  # whose gradients are joined, and whose variables stay as they are
+        settings |= {"pack_bytes": max(config.pack_limit, config.fuse_limit), "fuse_bytes": 0}
     context = TaskContext(task, cluster, **settings)
     runtime = start_task(context, report, timeouts, config.report_file)
     try:

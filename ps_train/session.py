@@ -73,6 +73,7 @@ class TaskRuntime:
     shard: Any = None  # the TaskRuntime of the ps in this process, if there is one
     # The chief's: whether these ps tasks hold nothing of the model.
     is_vacant: Callable[[Any], bool] = lambda names: False
+    has_joined: bool = False  # all-reduce: this process is one of those that the collectives go on with
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
     short_line_due: Any = None  # Throttle of the lines on that
 
@@ -138,6 +139,10 @@ def make(
     creator = SessionCreator(
         runtime, [*optimizers, *leads], saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
     )
+    is_all_reduced = runtime.context.is_all_reduced
+    if is_all_reduced:  # each worker has all
+        own = str(runtime.context.cluster.server_task(runtime.context.task))
+        runtime.is_vacant = lambda names: own not in names
     warm_up = WarmUpHook(runtime, step_hook, creator)
     ordered = [step_hook, warm_up, *hooks, notice, *members]
     if runtime.context.is_chief:
@@ -147,11 +152,12 @@ def make(
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)
         vacancy = VacantPsWatch(runtime.monitor, tf1.get_default_graph())
-        runtime.is_vacant = vacancy.is_vacant
+        runtime.is_vacant = runtime.is_vacant if is_all_reduced else vacancy.is_vacant
         wait = _make_wait(runtime, step_hook, all_members, is_ps_lost, finals, saves_early=not has_own_hooks)
         ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
-        runtime.guard.looks.append(vacancy.look)
+        if not is_all_reduced:
+            runtime.guard.looks.append(vacancy.look)
     if step_runner is not None:
         chief = runtime.context.cluster.chief_task
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
@@ -164,6 +170,7 @@ def make(
             all_members,
             is_ps_lost,
             runtime.timeouts.peer_timeout_secs,
+            runtime.is_vacant,
         )
         # Both have to see the step in which a hook of the user's asks to stop.
         step_runner.user_hooks = [*hooks, notice, *([chiefs_wait] if chiefs_wait else [])]
@@ -184,7 +191,7 @@ def make(
 def _publish_training(context, monitor, optimizers, train_steps):
     """Tells the boards what there is to be watched, for `ps_train status`, and the log which ps holds what."""
     ledgers = [describe(optimizer.ledger) for optimizer in optimizers]
-    found = placement.shares(context.cluster, tf1.global_variables())
+    found = [] if context.is_all_reduced else placement.shares(context.cluster, tf1.global_variables())
     shares = [share[:3] for share in found]
     monitor.publish(
         "training",
@@ -198,7 +205,7 @@ def _publish_training(context, monitor, optimizers, train_steps):
         log.info("placement: %s", describe_shares(shares))
     for line in placement.describe_splits(tf1.global_variables())[:MAX_SPLITS]:
         log.info("split: %s", line)
-    advice = placement.advice(found)
+    advice = placement.advice(found) if found else ""
     if advice:
         log.warning("%s", advice)
 
@@ -244,7 +251,8 @@ def _final_hooks(runtime, creator, optimizers, saving, rosters):
             )
         )
         runtime.rescue = lambda: savers[0].rescue(
-            creator.make_session_aside, lambda: is_model_whole(runtime.monitor)
+            creator.make_session_aside,
+            lambda: runtime.context.is_all_reduced or is_model_whole(runtime.monitor),
         )
     loops = [
         UpdateLoop(

@@ -16,6 +16,7 @@ from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
 from ps_train.reports import Report
+from ps_train.updates.allreduce import leader_device
 
 RESCUE_SECS = 3.0
 OPEN = "whoever reaches this port can run any program here"
@@ -43,6 +44,9 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     task_context.set_current(context)
     server.prepare_environment(task, context.devices.gpus)
     config = server.device_config(context.devices, task, config)
+    if context.is_all_reduced:
+        config.experimental.collective_group_leader = leader_device(cluster)
+        config.device_filters.append(context.worker_device)  # nobody's session waits for another worker
     tf_server = server.start_server(cluster, task, config, context.tune_process)
     monitor = _make_monitor(task, cluster)
     timeouts = timeouts or session.Timeouts()

@@ -80,8 +80,8 @@ class Summary(NamedTuple):
 
     def _on_hosts(self) -> list[str]:
         again = dataclasses.replace(self.asked, train_steps=self.config.train_steps)
-        first = "worker" if again.colocate_ps else "ps"
-        num_ps, start = (0, 1) if again.colocate_ps else (self.num_ps, 0)
+        first = "worker" if again.has_no_ps else "ps"
+        num_ps, start = (0, 1) if again.has_no_ps else (self.num_ps, 0)
         jobs = (("ps", range(1, num_ps)), ("worker", range(start, self.num_workers)))
         others = [f"{job}:{_span(indices)}" for job, indices in jobs if indices]
         return [

@@ -19,7 +19,7 @@ class TaskContext:
     Attributes:
       task: e.g. worker:1.
       cluster: all hosts.
-      update: 'async' or 'sync'.
+      update: 'async', 'sync' or 'allreduce'.
       replicas_to_aggregate: gradients per synchronous update; None: one of each worker.
       on_worker_loss: 'fail' or 'continue' when a worker that a synchronous job needs is lost.
       on_nan: 'stop', 'skip' or 'ignore'.
@@ -81,6 +81,11 @@ class TaskContext:
     def quorum(self):
         """Gradients per synchronous update."""
         return self.replicas_to_aggregate or self.cluster.num_workers
+
+    @property
+    def is_all_reduced(self):
+        """Whether each worker has all variables, and a lost one ends the job."""
+        return self.update == "allreduce"
 
     @property
     def step_batches(self):
@@ -150,7 +155,7 @@ def global_batch_size(batch_size):
         batch_size
         * context.devices.towers
         * context.step_batches
-        * (context.quorum if context.update == "sync" else 1)
+        * (1 if context.update == "async" else context.quorum)
     )
 
 

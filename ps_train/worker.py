@@ -17,19 +17,21 @@ from typing import Any
 
 from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
-from ps_train.bring_up import is_model_whole, note_who_left
-from ps_train.cluster import AT_TARGET, ENDED, UP
+from ps_train.bring_up import NO_WAY_ON, is_model_whole, note_who_left
+from ps_train.cluster import AT_TARGET, ENDED, UP, TaskId
+from ps_train.common_end import CommonEnd
 from ps_train.compat import tf, tf1
 from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
-from ps_train.liveness import BEAT_SECS, awake_clock, first_failure, line_throttle
+from ps_train.liveness import BEAT_SECS, awake_clock, first_failure, line_throttle, restarted_ps
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.tuning import TuningRunner, tuner_for
+from ps_train.updates.allreduce import AGREEMENTS
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.lead import LEADS
 from ps_train.updates.ledger import REFUSED
@@ -40,6 +42,7 @@ from ps_train.wording import as_secs
 SUMMARY_STEPS = 100
 BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
+SIGNAL_SECS = 1.5  # within which a signal to all tasks has got to each
 REFUSAL_SECS = 2.5  # in which two processes of one name notice
 
 
@@ -62,6 +65,9 @@ def run(runtime, config, model):
     fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
     with ops.graph.as_default():
         fetches |= drop_fetches(context, ops.sync_optimizers)
+    agreements = ops.graph.get_collection(AGREEMENTS)
+    common_end = CommonEnd(agreements[0]) if agreements else None
+    fetches |= common_end.fetches if common_end else {}
     step_hook = StepHook(
         report,
         runtime.monitor,
@@ -71,7 +77,12 @@ def run(runtime, config, model):
         config.train_steps,
         config.log_every_secs,
         pulls_ahead=int(context.prefetch) if context.update == "async" else None,
+        common_end=common_end,
     )
+    if context.is_all_reduced:
+        runtime.guard.release = lambda: (
+            runtime.guard.failure and step_hook.session and step_hook.session.close()
+        )
     with ops.graph.as_default():
         profiler = Profiler(runtime, config) if config.profile_steps else None
         saving = session.Saving(
@@ -113,6 +124,9 @@ def run(runtime, config, model):
                 profiler.probe_links(sess, step_hook)
             runner.loop(sess)
     runtime.guard.check()
+    if step_hook.is_left_behind:
+        runtime.guard.await_signal(SIGNAL_SECS)
+        raise PeerLostError(f"another worker has stopped; {NO_WAY_ON}", is_model_safe=True)
     report.reason = step_hook.describe_end()
     _tell_unused(runtime, step_hook)
 
@@ -149,15 +163,34 @@ def judge(runtime):
         bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
         if link.silent_secs() > bound:
+            task = context.cluster.host(link.task) if context.is_all_reduced else link.task
             return PeerLostError(
-                f"{link.task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}",
+                f"{task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}",
                 is_model_safe=is_up and runtime.is_vacant({str(link.task)}),
             )
+    if context.is_all_reduced and runtime.has_joined and monitor.get("state") in ("starting", "training"):
+        return _judge_all(runtime, view)
     if view.record("job").get("is_over") or not is_up:
         return None
     if monitor.get("state") == AT_TARGET:
         return _judge_workers(runtime, view, bound, needs_all=False)
     return _judge_workers(runtime, view, bound) or _judge_absent(runtime, view)
+
+
+def _judge_all(runtime, view):
+    """An error if a worker of an all-reduce is another process than the one that it began with, or has ended."""
+    context = runtime.context
+    back = {str(context.cluster.host(TaskId.from_string(name))) for name in restarted_ps(runtime.monitor)}
+    others = [str(task) for task in context.cluster.training_tasks if task != context.task]
+    ended = {name for name in others if view.record(name).get("state") in ("failed", "stopped")}
+    if not back | ended:
+        return None
+    named = [
+        f"{name} ({'was started again' if name in back else view.record(name).get('reason', 'has ended')})"
+        for name in sorted(back | ended)
+    ]
+    causes = ", ".join(named).replace(f"; {NO_WAY_ON}", "")
+    return PeerLostError(f"{causes}; {NO_WAY_ON}", is_model_safe=True)
 
 
 def _judge_absent(runtime, view):
@@ -277,7 +310,9 @@ def leave(runtime, state, exit_status, reason, error=None):
         return
     is_model_safe = _spares_model(error)
     has_session = runtime.monitor.get("state") in UP
-    if state == "failed" and is_model_safe and runtime.context.is_chief and has_session:
+    # The chief of an all-reduce has all of the model, and no way to make another step.
+    is_whole_here = runtime.context.is_all_reduced and getattr(error, "is_model_safe", False)
+    if state == "failed" and (is_model_safe or is_whole_here) and runtime.context.is_chief and has_session:
         save_if_possible(runtime)  # what the others have learnt, even if this task has not made a step
     runtime.monitor.post(
         state=state,
@@ -318,6 +353,8 @@ def _await_refusal(monitor, sleep=time.sleep):
 
 def explain(runtime, error):
     """What an exception of the session means: a lost ps (PeerLostError), the user's mistake (ModelError), or a refusal."""
+    if runtime.context.is_all_reduced and runtime.guard.failure is not None:
+        return runtime.guard.failure  # whose release was this error
     if is_ps_lost(runtime, error):
         down = [link for link in runtime.monitor.links if link.silent_secs() > BEAT_SECS + 0.1]
         refusal = None if down else _await_refusal(runtime.monitor)

@@ -62,7 +62,7 @@ def size_problems(flags: ClusterFlags) -> list[str]:
     problems = []
     if flags.colocate_ps and flags.num_ps is not None:
         problems.append(
-            f"--num_ps={flags.num_ps} beside --colocate_ps: there each worker holds a part of the variables. Leave out one "
+            f"--num_ps={flags.num_ps} beside --colocate_ps or --update=allreduce: there the workers hold the variables. Leave out one "
             "of the two."
         )
     return problems + [

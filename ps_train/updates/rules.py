@@ -8,6 +8,7 @@ from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.updates import sync
+from ps_train.updates.allreduce import AllReduceOptimizer
 from ps_train.updates.local import LocalOptimizer
 from ps_train.updates.parcels import in_order, send_gradients
 from ps_train.updates.rate import scale_rate, worker_factor
@@ -95,7 +96,7 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
         )
     context = task_context.current_or_none()
     if context is not None and context.scale_rate != "none":
-        num_gradients = context.quorum if context.update == "sync" else context.cluster.num_workers
+        num_gradients = context.quorum if context.update != "async" else context.cluster.num_workers
         factor = worker_factor(context.scale_rate, num_gradients)
         scale_rate(optimizer, lambda: factor, "--scale_rate")
     if context is None or context.local_steps == 1:
@@ -104,6 +105,8 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
 
 
 def _make_rule(optimizer, context):
+    if context is not None and context.update == "allreduce":
+        return AllReduceOptimizer(optimizer)
     if context is None or context.update != "sync":
         return AsyncOptimizer(optimizer)
     num_workers = context.cluster.num_workers

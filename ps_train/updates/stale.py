@@ -12,8 +12,7 @@ update, is its staleness: the updates that others have made meanwhile.
 2. When all gradients have got to their ps, the gate, on the ps of the global step and under a mutex, reads the step once more,
    and raises it by one if the gradient is to be applied. So each gradient has a place of its own in the order of the updates,
    and two that come together are not both counted as the first.
-3. One that is too old is not applied anywhere: what would apply it is switched off, as a branch of `tf.cond` is, on every ps.
-   No slot changes, and neither does the global step.
+3. One that is too old is not applied anywhere (`gate`). No slot changes, and neither does the global step.
 
 With `--prefetch`, and with steps of several batches, variables are pulled before the run that pushes: what the global step was
 then is kept on the worker.
@@ -26,6 +25,7 @@ from typing import Any
 from ps_train.compat import tf, tf1
 from ps_train.transport import ancestors, is_in_control_flow, task_of
 from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.gate import Gate
 from ps_train.updates.parcels import barrier
 
 GATES = "ps_train/staleness_gates"
@@ -63,6 +63,7 @@ class StalenessGate:
         with tf1.device(self._device):
             self.staleness, self.fresh = self._decide(global_step, begun, [all_there])
             self.granted = tf.where(self.fresh, self.staleness, tf.constant(DROPPED, tf.int64))
+            self._gate = Gate(self.fresh, self._device)
             self.rate = 1.0 / tf.cast(tf.maximum(self.staleness, 1), tf.float32)
         tf1.add_to_collection(GATES, self)
 
@@ -81,21 +82,12 @@ class StalenessGate:
             return tf.identity(staleness), tf.identity(fresh)
 
     def let_pass(self, parcel):
-        """A parcel that has arrived as it is to be applied: dead, as what is in a branch not taken, if it is too old."""
-        if self._max is None:
-            return parcel
-        with tf1.device(parcel.variables[0].device):
-            return parcel.map(lambda tensor: tf.raw_ops.Switch(data=tensor, pred=self.fresh).output_true)
+        """A Parcel that has arrived as it is to be applied; see `gate`."""
+        return parcel if self._max is None else self._gate.let_pass(parcel)
 
     def finish(self, applied):
         """An op that is done when the gradients are applied, or dropped."""
-        if self._max is None:
-            return applied
-        with tf1.device(self._device):
-            switched = tf.raw_ops.Switch(data=self.fresh, pred=self.fresh)
-            with tf1.control_dependencies([applied]):
-                taken = tf.identity(switched.output_true)
-            return tf.raw_ops.Merge(inputs=[switched.output_false, taken]).output.op
+        return applied if self._max is None else self._gate.finish(applied)
 
 
 class _Beginning:

@@ -166,7 +166,7 @@ def test_one_without_the_flag_is_refused(make_colocated):
     )
     stray.wait(60)
     assert stray.status == 1
-    assert "The workers hold the variables (--colocate_ps)" in stray.log
+    assert "The workers hold the variables (--colocate_ps or --update=allreduce)" in stray.log
 
 
 def test_the_chief_of_a_job_that_is_over_waits_for_nobody(make_colocated):

@@ -91,4 +91,5 @@ class FakeRuntime:
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)
         self.left, self.short_since, self.short_line_due = set(), None, None
+        self.has_joined = False
         self.is_vacant = lambda names: False

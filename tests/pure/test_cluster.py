@@ -284,10 +284,10 @@ def test_what_a_colocated_cluster_is_not():
     sparse = Cluster.from_dict({"worker": {0: "a:1", 7: "b:2"}}, is_colocated=True)
     assert sparse.address(TaskId("ps", 1)) == "b:2"
     assert problems(sparse.check_member, TaskId("ps", 1)) == [
-        "Task ps:1 is not in the cluster: by --colocate_ps the workers hold the variables. Start the workers only, or leave it out."
+        "Task ps:1 is not in the cluster: by --colocate_ps or --update=allreduce the workers hold the variables. Start the workers only, or leave it out."
     ]
     assert problems(Cluster.from_hosts, ps="p:1", worker="w:1", is_colocated=True) == [
-        "--colocate_ps is given, and the cluster has a job 'ps': there the workers hold the variables. Leave out one of the two. "
+        "--colocate_ps or --update=allreduce is given, and the cluster has a job 'ps': there the workers hold the variables. Leave out one of the two. "
         "Check --ps_hosts."
     ]
     assert problems(Cluster.from_hosts, worker="w:1,w:1", is_colocated=True) == [
@@ -297,5 +297,7 @@ def test_what_a_colocated_cluster_is_not():
     assert (
         sparse.differences(plain, "here", "there")
         == plain.differences(sparse, "there", "here")
-        == ["The workers hold the variables (--colocate_ps) here, and ps tasks do there."]
+        == [
+            "The workers hold the variables (--colocate_ps or --update=allreduce) here, and ps tasks do there."
+        ]
     )

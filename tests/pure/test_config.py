@@ -56,6 +56,15 @@ def test_the_defaults_are_valid():
         ),
         ({"max_staleness": -1}, "--max_staleness=-1 is out of range. Expected a whole number from 0."),
         ({"warmup_steps": -1}, "--warmup_steps=-1 is out of range. Expected a whole number from 0."),
+        (
+            {"update": "allreduce", "wire_dtype": "int8"},
+            "--wire_dtype is not for --update=allreduce, where each worker has all variables and takes part in every step. "
+            "Leave it out.",
+        ),
+        (
+            {"update": "allreduce", "on_nan": "skip"},
+            "--on_nan=skip is not for --update=allreduce: the others wait for a gradient of each worker. Take stop or ignore.",
+        ),
         ({"towers": 0}, "--towers=0 is out of range. Expected a whole number from 1."),
         (
             {"gpus": "0;1"},
@@ -101,7 +110,7 @@ def test_the_defaults_are_valid():
         ),
         ({"fuse_bytes": "-1"}, "--fuse_bytes=-1 is not a size. Expected a whole number of bytes, or auto."),
         ({"pack_bytes": None}, "--pack_bytes= is not a size. Expected a whole number of bytes, or auto."),
-        ({"update": "asnc"}, "--update=asnc is not an update rule. Expected async or sync."),
+        ({"update": "asnc"}, "--update=asnc is not an update rule. Expected async, sync or allreduce."),
         (
             {"replicas_to_aggregate": 1},
             "--replicas_to_aggregate=1 has no meaning in async, where each gradient is applied by itself. "

@@ -158,7 +158,7 @@ def test_malformed_values_and_unknown_flags_come_in_one_message():
     ) == [
         "--batch_size=abc is not a whole number. Expected digits.",
         "--peer_timeout_secs=1m is not a number. Expected one such as 60 or 0.5.",
-        "--update=asnc is not a choice. Did you mean async? Expected one of async, sync.",
+        "--update=asnc is not a choice. Did you mean async? Expected one of async, sync, allreduce.",
         "--debug=maybe is not a boolean. Expected true or false.",
         "Unknown flag --bacth_size. Did you mean --batch_size? See --help for all flags.",
     ]
@@ -244,7 +244,7 @@ def test_workers_that_hold_the_variables():
     assert plan("--colocate_ps", env=env).place == found.place
     assert plan("--colocate_ps", "--num_workers=3").config.colocate_ps
     assert plan_problems("--colocate_ps", "--num_ps=2", "--on_worker_loss=continue", "--update=sync") == [
-        "--num_ps=2 beside --colocate_ps: there each worker holds a part of the variables. Leave out one of the two.",
+        "--num_ps=2 beside --colocate_ps or --update=allreduce: there the workers hold the variables. Leave out one of the two.",
         "--on_worker_loss=continue cannot be kept with --colocate_ps, where a part of the variables is lost with a worker. "
         "Leave out one of the two.",
     ]

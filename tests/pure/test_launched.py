@@ -316,7 +316,7 @@ def test_what_a_user_says_goes_before_what_a_launcher_says():
         ),
         (
             "slurm", SRUN_TASKS[0], ClusterFlags(num_ps=2, colocate_ps=True, num_workers=0),
-            ["--num_ps=2 beside --colocate_ps: there each worker holds a part of the variables. Leave out one of the two.",
+            ["--num_ps=2 beside --colocate_ps or --update=allreduce: there the workers hold the variables. Leave out one of the two.",
              "--num_workers=0 is out of range. Expected a whole number from 1."],
         ),
         (

@@ -21,7 +21,7 @@ LAYERS = (
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
     "explain stall towers",
     "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
-    "bring_up stall_watch status ending vacant warm_up",
+    "bring_up stall_watch status ending vacant warm_up common_end",
     "graph session launcher profiler tuning",
     "worker ps evaluator bench",
     "startup chaos",
