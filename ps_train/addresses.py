@@ -4,6 +4,8 @@
 ('::1', 2222)
 >>> comparable("LOCALHOST:2222") == comparable("127.0.0.1:2222")
 True
+>>> comparable("[FD00:0::1]:2222"), is_loopback("[fd00::1]:2222")
+('[fd00::1]:2222', False)
 >>> address_problem("host0")
 'has no port. Expected host:port, such as host:2222.'
 """
@@ -50,6 +52,8 @@ def comparable(address: str) -> str:
         host = str(ipaddress.IPv6Address(host))
     if host in _LOOPBACK_NAMES:
         host = "localhost"
+    if ":" in host:
+        host = f"[{host}]"
     return f"{host}:{port}"
 
 

@@ -301,3 +301,8 @@ def test_what_a_colocated_cluster_is_not():
             "The workers hold the variables (--colocate_ps or --update=allreduce) here, and ps tasks do there."
         ]
     )
+
+
+def test_hosts_that_are_given_by_their_ipv6_numbers():
+    cluster = Cluster.from_hosts("[fd00::1]:1", "[FD00:0::1]:2,[fd00::2]:2")
+    assert [cluster.num_on_host_of(task) for task in cluster.tasks] == [2, 2, 1]
