@@ -13,11 +13,13 @@ rule is another one, and the ports are let go before they are used.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import sys
 from collections.abc import Iterator
 
-from ps_train.errors import UsageError
+from ps_train.addresses import split_address
+from ps_train.errors import PeerLostError, UsageError
 
 
 @contextlib.contextmanager
@@ -90,3 +92,29 @@ def has_other_interfaces() -> bool:
         return any(name != "lo" for _, name in socket.if_nameindex())
     except OSError:
         return True
+
+
+def check_port(task: object, address: str, flag: str = "") -> None:
+    """Raises PeerLostError if something on this host has the port already; `flag` is the one that says where ports begin."""
+    _, port = split_address(address)
+    by_flag = f" ({flag})" if flag else ""
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            probe = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # this host has no such protocol
+            continue
+        with probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((host, port))
+            except PermissionError:
+                raise UsageError(
+                    f"Task {task} may not listen at {address}: ports below 1024 need privileges. Pick another port."
+                ) from None
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise PeerLostError(
+                        f"{address} ({task}) is in use by another process. End that process or pick another port{by_flag}."
+                    ) from None

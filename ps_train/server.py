@@ -17,16 +17,14 @@ In this order, once per process:
 TensorFlow's server authenticates nobody and listens on every interface, whatever host the cluster names.
 """
 
-import errno
 import os
-import socket
 
 from ps_train import allocator
-from ps_train.addresses import split_address
 from ps_train.cluster import FROM_MPIRUN, FROM_SRUN
 from ps_train.compat import PROXY_VARIABLES, tf, tf1
-from ps_train.errors import PeerLostError, UsageError
+from ps_train.errors import PeerLostError
 from ps_train.logs import log
+from ps_train.net import check_port
 from ps_train.processors import num_cores
 
 
@@ -134,29 +132,3 @@ def prepare_environment(task, gpus=None):
     os.environ["GRPC_FAIL_FAST"] = "true"
     if task.job == "ps" or gpus is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1" if task.job == "ps" or gpus == "none" else gpus
-
-
-def check_port(task, address, flag=""):
-    """Raises PeerLostError if something on this host has the port already; `flag` is the one that says where ports begin."""
-    _, port = split_address(address)
-    by_flag = f" ({flag})" if flag else ""
-    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            probe = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # this host has no such protocol
-            continue
-        with probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind((host, port))
-            except PermissionError:
-                raise UsageError(
-                    f"Task {task} may not listen at {address}: ports below 1024 need privileges. Pick another port."
-                ) from None
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise PeerLostError(
-                        f"{address} ({task}) is in use by another process. End that process or pick another port{by_flag}."
-                    ) from None
