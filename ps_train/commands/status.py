@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from absl.flags import FlagValues
 
 from ps_train.cluster import Cluster, TaskId
+from ps_train.commands import train
 from ps_train.errors import EXIT_DONE, PeerLostError, UsageError
 from ps_train.flags import cluster_flags
 from ps_train.resolvers import ClusterFlags, check_choice, tf_config
@@ -38,12 +38,7 @@ def run(values: FlagValues) -> int:
 
     seen = status.summarize(status.look(watched.ps), watched.cluster)
     text = json.dumps(status.as_dict(seen)) if values.json else status.as_text(seen)
-    try:
-        print(text, flush=True)
-    except (
-        BrokenPipeError
-    ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    train.print_text(text)
     if not seen.is_answered:
         raise PeerLostError(status.why_unanswered(seen))
     return EXIT_DONE

@@ -19,7 +19,7 @@ LAYERS = (
     "config model net isolation board lost reports datasets checkpoints fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
     "task_context admission splitting fusing bounded_session failing",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
-    "explain stall towers",
+    "explain stall towers manifest doctor",
     "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
     "bring_up stall_watch status ending vacant warm_up common_end",
     "graph session launcher profiler tuning",
@@ -84,6 +84,10 @@ def test_the_launcher_side_does_not_import_tensorflow():
         "status",
         "launcher",
         "commands.bench",
+        "commands.doctor",
+        "commands.manifest",
+        "doctor",
+        "manifest",
         "bench",
     )
     there = [
