@@ -4,11 +4,13 @@ With PS_TRAIN_MATRIX=1 all faults of the network; else those that no other test 
 """
 
 import itertools
+import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from typing import NamedTuple
@@ -294,6 +296,39 @@ def test_the_firewall_of_the_readme(make_job, network, tmp_path):
         worker.wait_for_line("listening at", START_SECS)
     assert reached() == []
     job.expect_exits(0, secs=START_SECS)
+
+
+def test_a_job_whose_hosts_are_given_by_ipv6_numbers(make_job, network):
+    job = make_job(1, 2, flags=["--train_steps=50", "--update=sync"], params=SLOW, timeout_secs=START_SECS)
+    for number, host in enumerate(spread(job, network).values()):
+        host.run("ip", "address", "add", f"fd77::{number}/64", "dev", "eth0", "nodad")
+    job.ps_hosts, job.worker_hosts = [f"[fd77::0]:{PORT}"], [f"[fd77::1]:{PORT}", f"[FD77:0::2]:{PORT}"]
+    job.start_all()
+    job.expect_exits(0, secs=START_SECS)
+
+
+def test_what_doctor_sees_from_a_host(network):
+    """Debian's alias for its own name, a host without a task, one behind a firewall, and a name that there is not."""
+    own, idle, filtered, _ = network.hosts
+    own.names(host0="127.0.1.1", host1=idle.address, host2=filtered.address)
+    block(filtered)
+    hosts = f"--worker_hosts=host1:{PORT},host2:{PORT},nosuch:{PORT}"
+    flags = ["--json", "--job_name=ps", f"--ps_hosts=host0:{PORT}", hosts]
+    done = subprocess.run(
+        [*own.prefix, sys.executable, "-m", "ps_train", "doctor", *flags],
+        capture_output=True, text=True, timeout=60, env={k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    told = json.loads(done.stdout)["findings"]
+    found = [(one["level"], one["what"]) for one in told if one["topic"] in ("name", "own address", "peer")]
+    aliased, own_address, first, idle_peer, second, filtered_peer, missing = found
+    assert aliased[0] == "WARNING" and aliased[1].startswith("host0 of ps:0 is 127.0.1.1 here, ")
+    assert own_address == ("OK", f"host0:{PORT} of ps:0 is on this host.")
+    assert first == ("OK", f"host1 of worker:0 is {idle.address}.")
+    assert second == ("OK", f"host2 of worker:1 is {filtered.address}.")
+    assert idle_peer == ("WARNING", f"nothing listens at host1:{PORT} (worker:0); its host is up.")
+    assert filtered_peer == ("PROBLEM", f"host2:{PORT} (worker:1) is not reached: no answer in 3 s.")
+    assert missing[0] == "PROBLEM" and missing[1].startswith("nosuch of worker:2 cannot be resolved: ")
 
 
 def can_connect(host, address):
