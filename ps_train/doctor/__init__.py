@@ -38,11 +38,14 @@ def examine(place: Resolved, train_dir: str | None, num_tasks: int, env: Mapping
     """
     cluster, own = place
     is_member = cluster is not None and own in cluster.tasks
-    num_peers, port = num_tasks - 1, None
-    if cluster is not None:
-        num_tasks = cluster.num_on_host_of(own) if is_member and own is not None else 1
-        num_peers = len(cluster.tasks) - 1
-        port = split_address(cluster.address(own))[1] if is_member and own is not None else None
+    is_local = cluster is None and own is None
+    port = None
+    if not is_local:
+        num_tasks = 1
+    num_peers = num_tasks - 1 if cluster is None else len(cluster.tasks) - 1
+    if cluster is not None and own is not None and is_member:
+        num_tasks = cluster.num_on_host_of(own)
+        port = split_address(cluster.address(own))[1]
     with ThreadPoolExecutor() as pool:
         of_software = pool.submit(software.check, env)
         of_directory = pool.submit(directory.check, train_dir) if train_dir else None
@@ -50,6 +53,6 @@ def examine(place: Resolved, train_dir: str | None, num_tasks: int, env: Mapping
         findings = machine.check(num_tasks, num_peers) + of_software.result()
         for checks in (of_directory, of_network):
             findings += checks.result() if checks is not None else []
-    if cluster is None or is_member:
+    if is_local or is_member:  # else no server is to run here
         findings.append(network.check_exposure(port, net.has_other_interfaces()))
     return findings

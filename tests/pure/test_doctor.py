@@ -590,6 +590,24 @@ def test_all_of_it_goes_together(monkeypatch, tmp_path, quick):
     assert [one.topic for one in found if one.level == PROBLEM] == ["own port"]
 
 
+@pytest.mark.parametrize(
+    ("place", "tasks", "peers", "is_exposed"),
+    [
+        (Resolved(None, None), "3 tasks", 2, True),
+        (Resolved(None, TaskId("evaluator", 0)), "1 task", 0, False),
+        (Resolved(CLUSTER, None), "1 task", 1, False),
+        (Resolved(CLUSTER, PS), "1 task", 1, True),
+        (Resolved(Cluster.from_hosts("p:1", "p:2,w:3"), PS), "2 tasks", 2, True),
+    ],
+)
+def test_how_many_tasks_are_to_run_here(monkeypatch, place, tasks, peers, is_exposed):
+    monkeypatch.setattr(software, "check", lambda env: [])
+    monkeypatch.setattr(network, "check", lambda cluster, own: [])
+    found = {one.topic: one.what for one in doctor.examine(place, None, 3, {})}
+    assert f" {tasks} want about " in found["threads"] and f"a task with {peers} peers" in found["files"]
+    assert ("security" in found) == is_exposed
+
+
 def test_it_needs_no_package_but_absl(tmp_path):
     """What is missing is what it is asked for: it runs where nothing else does."""
     code = (
