@@ -6,7 +6,8 @@ Validated against, all as pip packages:
   TFJob's pod templates as Pods;
 - the models of Kubeflow's Python client, which are generated from the operator's OpenAPI description (`kubeflow-training`):
   what is around a TFJob's pod templates.
-What neither knows, such as which of a Job's fields go together, is asserted by itself. No cluster is there to apply them.
+The TFJob of examples/ was also checked by hand against the operator's CustomResourceDefinition of release 1.9, unknown keys
+refused. What none of these knows, such as which of a Job's fields go together, is asserted by itself. No cluster is there to apply them.
 """
 
 import ast
