@@ -43,7 +43,7 @@ def make_config(values: FlagValues) -> Plan:
         values["kind"].value or manifest.KINDS[0],
         DEFAULT_NAME if values["name"].value is None else values["name"].value,
         values.image or "image",
-        0 if config.colocate_ps else values.num_ps,
+        0 if config.has_no_ps else values.num_ps,
         values.num_workers,
         config,
         values.namespace or None,

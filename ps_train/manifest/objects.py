@@ -131,7 +131,7 @@ def _plain_arguments(plan: Plan, job: str) -> list[str]:
         name: [f"{plan.name}-{name}-{index}.{plan.name}:{plan.port}" for index in range(count)]
         for name, count in plan.sizes.items()
     }
-    cluster = Cluster.from_hosts(hosts.get("ps"), hosts["worker"], None, plan.config.colocate_ps)
+    cluster = Cluster.from_hosts(hosts.get("ps"), hosts["worker"], None, plan.config.has_no_ps)
     first = command_lines.of_a_task(TaskId(job, 0), cluster, plan.config)
     return [first[0], f"--task_index={_INDEX}", *first[2:]]
 
