@@ -338,10 +338,11 @@ class TrainConfig:
     def _allreduce_problems(self) -> list[str]:
         if self.update != "allreduce":
             return []
+        named = {"profile_steps": "profile_steps (or bench)"}
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = [name for name in _NOT_WITH_ALLREDUCE if getattr(self, name) != defaults[name]]
         found = [
-            f"--{name} is not for --update=allreduce, where each worker has all variables and takes part in every step. Leave "
+            f"--{named.get(name, name)} is not for --update=allreduce, where each worker has all variables and takes part in every step. Leave "
             "it out."
             for name in given
         ]

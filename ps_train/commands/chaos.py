@@ -48,8 +48,10 @@ def make_config(values: FlagValues) -> Plan:
     problems: list[str] = []
     config = train.local_config(values, "chaos", problems)
     has_size = not train.local_problems(values)
-    if values.colocate_ps:
-        problems.append("The command chaos ends ps tasks by themselves. Leave out --colocate_ps.")
+    if values.colocate_ps or values.update == "allreduce":
+        problems.append(
+            "The command chaos ends ps tasks by themselves. Leave out --colocate_ps and --update=allreduce."
+        )
     filled = _fill_in(config)
     if filled.train_steps is None:
         problems.append("The command chaos rehearses up to a target, but no --train_steps is given. Add it.")

@@ -52,7 +52,7 @@ def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Plan
         problems += train.local_problems(values)
     if problems or place is None:
         raise UsageError.from_problems(problems)
-    num_ps = 0 if values.colocate_ps else values.num_ps
+    num_ps = 0 if cluster_flags(values).colocate_ps else values.num_ps
     return Plan(place, values.train_dir or None, num_ps + values.num_workers)
 
 

@@ -111,7 +111,7 @@ def test_all_problems_come_in_one_message(tmp_path):
     assert found == [
         "The command chaos starts a local cluster. Leave out --job_name, --task_index and the lists of hosts.",
         "--batch_size=0 is out of range. Expected a whole number from 1.",
-        "The command chaos ends ps tasks by themselves. Leave out --colocate_ps.",
+        "The command chaos ends ps tasks by themselves. Leave out --colocate_ps and --update=allreduce.",
         f"--train_dir={tmp_path} holds a checkpoint, {tmp_path}/model.ckpt-5. Expected a new directory: a rehearsal "
         "begins at step 0, and nothing of a real job is put at risk.",
         "--kill=ps:1@5:1s is for a task that is not there: --num_ps=1. Expected ps:0 to ps:0.",
