@@ -37,6 +37,8 @@ Examples:
       your model, four workers, synchronous updates
   python -m ps_train --model=mine.py --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --job_name=worker --task_index=1
       one task of a cluster; start one for each host:port, with the same lists everywhere
+  python -m ps_train launch --hosts=a:2,b:2 --model=mine.py --train_steps=1000 --train_dir=runs/a
+      the same, all tasks started over ssh; launch --num_workers=2 -- python script.py starts a script of tf.distribute
   python -m ps_train eval --model=mine.py --train_dir=runs/a
       metrics of the newest checkpoint
 
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_command = commands.load(command)
         if signal.getsignal(signal.SIGINT) is ps_train._leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return run_command(values)
+        return run_command(values, words[2:]) if command == "launch" else run_command(values)
     except PsTrainError as error:
         if is_debug and not isinstance(error, UsageError):
             traceback.print_exception(error)
@@ -88,11 +90,16 @@ def pick_command(words: Sequence[str]) -> str:
     from ps_train import flags
 
     command, *more = words
-    for word in words:
+    is_script = command == "launch" and more[:1] == ["--"]
+    if is_script and not more[1:]:
+        raise UsageError(
+            "There is no command after --. Expected one, such as: launch --num_workers=2 -- python script.py"
+        )
+    for word in [] if is_script else words:
         name, equals, _ = word.partition("=")
         if equals and name in flags.NAMES:
             raise UsageError(f"{word!r} has no dashes. To set that flag, write --{word}.")
-    file = next((word for word in words if word.endswith(".py")), None)
+    file = next((word for word in words if not is_script and word.endswith(".py")), None)
     if file:
         raise UsageError(f"{file!r} stands by itself. To use the model in that file, write --model={file}.")
     known = ", ".join(commands.COMMANDS)
@@ -103,7 +110,11 @@ def pick_command(words: Sequence[str]) -> str:
     if command not in commands.COMMANDS:
         guess = did_you_mean(command, commands.COMMANDS)
         raise UsageError(f"Unknown command {command!r}. {guess}Expected one of {known}, or none for train.")
-    if more:
+    if more and command == "launch" and not is_script:
+        raise UsageError(
+            f"There is {more[0]!r} after the command launch. To launch a script, put -- before its command."
+        )
+    if more and not is_script:
         raise UsageError(
             f"There is {more[0]!r} after the command {command}. Expected flags only, such as --train_steps=5."
         )

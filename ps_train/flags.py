@@ -110,7 +110,10 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("colocate_ps", bool, "each worker holds a part of the variables; no ps tasks of their own"),
         FlagSpec("cluster_resolver", CHOICES, "auto", "where the cluster comes from: " + ", ".join(CHOICES)),
         FlagSpec(
-            "port_base", int, None, "srun, mpirun: a host's first task listens there [by the job's number]"
+            "port_base",
+            int,
+            None,
+            "srun, mpirun, launch: a host's first task listens there [by the job's number]",
         ),
     ),
     "Devices": (
@@ -132,6 +135,16 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
             "private_network", bool, "a network of its own: nobody else reaches the tasks, nor they anybody"
         ),
         _field("evaluate", bool, "evaluate on held-out data at the end [for the built-in model only]"),
+    ),
+    "Launching, with the command launch": (
+        FlagSpec("hosts", str, None, "host:slots,host:slots, reached by ssh; a slot is a task"),
+        FlagSpec("hostfile", str, None, "the same in a file: on each line a host, and slots=N or nothing"),
+        FlagSpec("remote_dir", str, None, "working directory of the tasks on other hosts [this one]"),
+        FlagSpec("remote_python", str, None, "interpreter of ps_train there [this one]"),
+        FlagSpec("ssh", str, None, "the program, with options of yours, as 'ssh -p 2222' [ssh]"),
+        FlagSpec("chief", bool, False, "a script's cluster has a chief beside its workers"),
+        FlagSpec("evaluator", bool, False, "a script has an evaluator, too"),
+        FlagSpec("max_restarts", int, 0, "times that all tasks are started again after a retryable end"),
     ),
     "Checkpoints and reports": (
         _field("train_dir", str, "directory of checkpoints and event files [nothing is saved]"),
@@ -198,6 +211,10 @@ OF_SOME_COMMANDS = {
     "train_volume": ("manifest",),
     "cpus": ("manifest",),
     "memory": ("manifest",),
+    **dict.fromkeys(
+        ("hosts", "hostfile", "remote_dir", "remote_python", "ssh", "chief", "evaluator", "max_restarts"),
+        ("launch",),
+    ),
 }
 
 
@@ -222,6 +239,7 @@ def parse(args: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     """Flags and the remaining words of a command line without its program name; all problems in one `UsageError`."""
     problems: list[str] = []
     values = make_flags(problems)
+    args, script = _split_off_script(args)
     try:
         rest = values(["ps_train", *args], known_only=True)[1:]
     except flags.CantOpenFlagFileError as error:
@@ -238,7 +256,15 @@ def parse(args: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     problems += _of_another_command(values, words)
     if problems and not values["help"].value:
         raise UsageError.from_problems(problems)
-    return values, words
+    return values, words + script
+
+
+def _split_off_script(args: Sequence[str]) -> tuple[Sequence[str], list[str]]:
+    """What is before the command of a script, with launch, and that: -- and its words, flags of its own among them."""
+    if "--" not in args or "launch" not in args[: args.index("--")]:
+        return args, []
+    index = args.index("--")
+    return args[:index], list(args[index:])
 
 
 def config_from_flags(values: flags.FlagValues) -> TrainConfig:

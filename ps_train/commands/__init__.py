@@ -1,4 +1,4 @@
-"""The commands: each module's `run(values)` takes the parsed flags and gives the exit status.
+"""The commands: each module's `run(values)` takes the parsed flags and gives the exit status; launch's, a script's words, too.
 
 1. `__main__.main` parses the command line and picks the command.
 2. The command builds frozen values from the flags and raises `UsageError` with all problems, before TensorFlow.
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 COMMANDS = {
     "train": "train; without --job_name, on a local cluster (the default)",
+    "launch": "start a job on --hosts over ssh, or after -- a script, with TF_CONFIG for each task",
     "eval": "evaluate the newest checkpoint of --train_dir once",
     "status": "show how a running job is: tasks, steps, rates, who is late; needs --ps_hosts or TF_CONFIG",
     "bench": "measure a model on a local cluster: where the time of a step goes, and what would help",
@@ -22,6 +22,6 @@ COMMANDS = {
 }
 
 
-def load(name: str) -> Callable[[Any], int]:
+def load(name: str) -> Callable[..., int]:
     """The `run` of a command in COMMANDS."""
     return importlib.import_module(f"ps_train.commands.{name}").run

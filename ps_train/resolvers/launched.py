@@ -67,7 +67,7 @@ def make_cluster(
         )
     if problems:
         raise UsageError.from_problems(problems)
-    jobs = _divide(places, 0 if flags.colocate_ps else flags.num_ps or 1)
+    jobs = divide(places, 0 if flags.colocate_ps else flags.num_ps or 1)
     hosts = {
         job: [f"{place.host}:{base + place.local_index}" for place in members]
         for job, members in jobs.items()
@@ -77,7 +77,7 @@ def make_cluster(
     return Resolved(cluster, TaskId(job, jobs[job].index(own)))
 
 
-def _divide(places: Sequence[Place], num_ps: int) -> dict[str, list[Place]]:
+def divide(places: Sequence[Place], num_ps: int) -> dict[str, list[Place]]:
     """The places of each job."""
     by_turns = sorted(places, key=lambda place: place.local_index)  # the hosts stay in their order
     ps = by_turns[:num_ps]

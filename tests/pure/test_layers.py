@@ -18,11 +18,11 @@ LAYERS = (
     "cluster logs transport profile",
     "config model net isolation board lost reports datasets checkpoints fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
     "task_context admission splitting fusing bounded_session failing",
-    "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table",
+    "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table ssh",
     "explain stall towers manifest doctor",
-    "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults",
-    "bring_up stall_watch status ending vacant warm_up common_end",
-    "graph session launcher profiler tuning",
+    "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults tether",
+    "bring_up stall_watch status ending vacant warm_up common_end tethered",
+    "graph session launcher supervisor profiler tuning",
     "worker ps evaluator bench",
     "startup chaos",
     "runner library",
@@ -89,6 +89,8 @@ def test_the_launcher_side_does_not_import_tensorflow():
         "doctor",
         "manifest",
         "bench",
+        "commands.launch",
+        "supervisor",
     )
     there = [
         n
