@@ -31,7 +31,7 @@ from ps_train.progress import Screen, counted
 from ps_train.tethered import Place, TetheredTask, Wanted
 
 TICK_SECS = 0.1
-BEAT_SECS = 5.0
+BEATS = 5  # in the time after which a tether takes its launcher for lost
 MAX_STARTING = 8
 ROOT_CAUSE_SECS = 0.5
 RETRYABLE = 128  # statuses from here on
@@ -223,7 +223,7 @@ class LaunchedJob:
             running.kill()
 
     def _steer(self, now: float) -> None:
-        if now - self._beaten_at >= BEAT_SECS:
+        if now - self._beaten_at >= self._job.place.ssh.silence_secs / BEATS:
             self._beaten_at = now
             for running in self._running.values():
                 running.beat()

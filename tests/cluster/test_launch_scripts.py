@@ -1,0 +1,199 @@
+"""`ps_train launch -- python script.py`: scripts that know TF_CONFIG, and the examples of tf.distribute's strategies."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import sys
+import time
+
+import pytest
+from launchers import Launched, clean_env, descendants
+from test_examples import EXAMPLES, needs_fashion_mnist
+
+pytestmark = pytest.mark.cluster
+GRACE_SECS = 30
+TRAIN_SECS = 180
+# Says who it is, and does as its argument for it says: "worker:1=fail".
+SCRIPT = """\
+import json, os, signal, subprocess, sys, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+name = f"{task['type']}:{task['index']}"
+print("here", *sys.argv[1:])
+print(json.dumps(json.loads(os.environ["TF_CONFIG"])["cluster"], sort_keys=True))
+act = dict(word.split("=") for word in sys.argv[1:] if "=" in word).get(name, "end")
+if act == "fail":
+    raise ValueError("no good")
+if act == "child":
+    subprocess.Popen(["sleep", "1000"])
+if act == "deaf":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+if act != "end":
+    print("stays")
+    time.sleep(1000)
+print("done")
+"""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts `ps_train launch`, which ends with the test."""
+    started = []
+
+    def start(*argv, **env):
+        log = tmp_path / f"{len(started)}.log"
+        full = [sys.executable, "-m", "ps_train", "launch", *argv]
+        started.append(Launched(full, log, clean_env() | env, tmp_path))
+        return started[-1]
+
+    (tmp_path / "script.py").write_text(SCRIPT)
+    yield start
+    for each in started:
+        each.close()
+
+
+def run_script(*words):
+    return ["--", sys.executable, "script.py", *words]
+
+
+def pid_of(job, job_name, index):
+    """The process of one task's script."""
+    wanted = f'"type": "{job_name}", "index": {index}'.encode()
+    for pid in descendants(job.pid):
+        with contextlib.suppress(OSError):
+            if wanted in pathlib.Path(f"/proc/{pid}/environ").read_bytes():
+                return pid
+    raise AssertionError(f"{job_name}:{index} does not run\n{job.tail()}")
+
+
+def wait_until_gone(pids, secs=GRACE_SECS):
+    deadline = time.monotonic() + secs
+    while left := [pid for pid in pids if os.path.exists(f"/proc/{pid}")]:
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.05)
+
+
+def lines_of(job, name):
+    return [line.removeprefix(f"{name} ") for line in job.log.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_each_task_has_its_tf_config_and_its_lines_have_its_name(launch):
+    job = launch("--num_workers=2", "--chief", "--port_base=23450", *run_script("--x", "a b"))
+    assert job.wait(GRACE_SECS) == 0, job.tail()
+    cluster = '{"chief": ["127.0.0.1:23450"], "worker": ["127.0.0.1:23451", "127.0.0.1:23452"]}'
+    for name in ("chief:0", "worker:0", "worker:1"):
+        assert lines_of(job, name) == ["here --x a b", cluster, "done"]
+    assert job.log.splitlines()[-1] == "3 tasks on 1 host ended with status 0."
+
+
+def test_ps_tasks_that_never_end_are_ended_and_that_is_no_failure(launch):
+    job = launch("--num_ps=2", "--num_workers=1", *run_script("ps:0=stay", "ps:1=stay"))
+    assert job.wait(GRACE_SECS) == 0, job.tail()
+    assert lines_of(job, "ps:1")[-1] == "stays" and "failed" not in job.log
+
+
+def test_beside_ps_tasks_the_chief_decides_when_the_job_is_over(launch):
+    words = ["ps:0=stay", "worker:0=stay", "worker:1=stay"]
+    job = launch("--chief", "--num_ps=1", *run_script(*words))
+    assert job.wait(GRACE_SECS) == 0, job.tail()
+    assert lines_of(job, "chief:0")[-1] == "done"
+
+
+def test_one_that_fails_is_the_headline_and_ends_all(launch, tmp_path):
+    job = launch("--num_ps=1", "--log_dir=logs", *run_script("ps:0=stay", "worker:0=child", "worker:1=fail"))
+    assert job.wait(GRACE_SECS) == 1, job.tail()
+    assert (
+        "ps_train: worker:1 failed (status 1): ValueError: no good\nps_train: Its log: logs/worker1.log"
+        in job.log
+    )
+    assert "ValueError: no good" in (tmp_path / "logs/worker1.log").read_text()
+    assert "worker:0 failed" not in job.log and "ps:0 failed" not in job.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_even_those_that_do_not_hear_it(launch, number):
+    job = launch("--num_ps=1", *run_script("ps:0=stay", "worker:0=deaf", "worker:1=child"))
+    for name in ("worker:0", "worker:1", "ps:0"):
+        job.wait_for_line(f"{name} stays", GRACE_SECS)
+    pids = descendants(job.pid)
+    assert len(pids) >= 7  # three tethers, three scripts and the sleep
+    os.kill(job.pid, number)
+    assert job.wait(GRACE_SECS) == 128 + number, job.tail()
+    assert f"ps_train: Stopped by {number.name}." in job.log and "failed" not in job.log
+    wait_until_gone(pids)
+
+
+def test_a_second_signal_kills(launch):
+    job = launch("--num_workers=1", "--shutdown_timeout_secs=600", *run_script("worker:0=deaf"))
+    job.wait_for_line("stays", GRACE_SECS)
+    os.kill(pid_of(job, "worker", 0), signal.SIGSTOP)  # so that no SIGTERM ends it
+    os.kill(job.pid, signal.SIGINT)
+    time.sleep(0.7)  # sooner it is taken for the same request
+    os.kill(job.pid, signal.SIGINT)
+    assert job.wait(GRACE_SECS) == 130, job.tail()
+
+
+def test_a_killed_launcher_leaves_nothing_behind(launch):
+    job = launch("--num_ps=1", *run_script("ps:0=stay", "worker:0=child", "worker:1=stay"))
+    for name in ("worker:0", "worker:1", "ps:0"):
+        job.wait_for_line(f"{name} stays", GRACE_SECS)
+    pids = descendants(job.pid)
+    assert len(pids) >= 7
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait(GRACE_SECS)
+    wait_until_gone(pids)
+
+
+def test_a_killed_tether_takes_its_task_along(launch):
+    job = launch("--num_workers=2", *run_script("worker:0=stay", "worker:1=stay"))
+    for name in ("worker:0", "worker:1"):
+        job.wait_for_line(f"{name} stays", GRACE_SECS)
+    pids = descendants(job.pid)
+    script = pid_of(job, "worker", 1)
+    tether = next(pid for pid in pids if script in descendants(pid))
+    os.kill(tether, signal.SIGKILL)
+    assert job.wait(GRACE_SECS) == 1, job.tail()
+    assert "worker:1 failed (status 1): its tether was lost" in job.log
+    wait_until_gone(pids)
+
+
+def test_a_command_that_is_not_there(launch):
+    job = launch("--num_workers=1", "--", "no_such_program")
+    assert job.wait(GRACE_SECS) == 127
+    assert "worker:0 failed (status 127): no_such_program cannot be started: No such file" in job.log
+
+
+@needs_fashion_mnist
+def test_keras_mirrored(launch):
+    job = launch("--num_workers=1", "--", sys.executable, str(EXAMPLES / "keras_mirrored.py"), "--steps=120")
+    assert job.wait(TRAIN_SECS) == 0, job.tail()
+    assert accuracy(job, "worker:0 2 replicas, 120 steps") > 0.7
+
+
+@needs_fashion_mnist
+def test_keras_multi_worker_goes_on_from_its_checkpoint_after_the_chief_is_killed(launch):
+    script = [str(EXAMPLES / "keras_multi_worker.py"), "--steps=600", "--save_steps=50", "--train_dir=train"]
+    job = launch("--num_workers=2", "--max_restarts=1", "--", sys.executable, *script)
+    job.wait_for_line("worker:0 step 100/600, .* saved", TRAIN_SECS)
+    os.kill(pid_of(job, "worker", 0), signal.SIGKILL)
+    assert job.wait(TRAIN_SECS) == 0, job.tail()
+    assert "ps_train: worker:0 failed (status 137): ended by SIGKILL" in job.log
+    assert "ps_train: All tasks are started again: restart 1 of 1." in job.log
+    for name in ("worker:0", "worker:1"):
+        assert int(re.search(rf"(?m)^{name} restored step (\d+)", job.log)[1]) >= 100
+    assert accuracy(job, "worker:0 2 workers, 600 steps") > 0.8
+
+
+@needs_fashion_mnist
+def test_keras_parameter_server(launch):
+    script = [str(EXAMPLES / "keras_parameter_server.py"), "--steps=200", "--train_dir=train"]
+    job = launch("--chief", "--num_ps=1", "--num_workers=2", "--", sys.executable, *script)
+    assert job.wait(TRAIN_SECS) == 0, job.tail()
+    assert accuracy(job, "chief:0 200 steps") > 0.6
+
+
+def accuracy(job, head):
+    match = re.search(rf"(?m)^{head}: accuracy ([0-9.]+)$", job.log)
+    assert match, job.tail()
+    return float(match[1])

@@ -1,0 +1,252 @@
+"""`ps_train launch --hosts`: the system's ssh and real sshds, on hosts in network namespaces."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from harness import checkpoint_of
+from launchers import Hosts
+from namespaces import why_not
+from test_launch_scripts import SCRIPT
+
+pytestmark = pytest.mark.cluster
+TRAIN_SECS = 120
+GRACE_SECS = 40
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+SSHD_CONFIG = """\
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+"""
+SSH_CONFIG = """\
+IdentityFile {folder}/user_key
+IdentitiesOnly yes
+UserKnownHostsFile {folder}/known_hosts
+GlobalKnownHostsFile none
+StrictHostKeyChecking yes
+"""
+
+
+class SshHosts(Hosts):
+    """host0 and host1, each with an sshd; the launcher is on host0."""
+
+    def __init__(self, folder):
+        super().__init__(2, folder)
+        try:
+            self._start_sshds()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_sshds(self):
+        folder = self.folder
+        os.makedirs("/run/sshd", exist_ok=True)  # sshd wants it, and is started by hand here
+        for key in ("host_key", "user_key", "stranger_key"):
+            make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
+            subprocess.run(make, check=True, timeout=30)
+        public = " ".join((folder / "host_key.pub").read_text().split()[:2])
+        names = [name for host in self.network.hosts for name in (host.name, host.address)]
+        (folder / "known_hosts").write_text("".join(f"{name} {public}\n" for name in names))
+        (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder))
+        (folder / "ssh_config").write_text(SSH_CONFIG.format(folder=folder))
+        for host in self.network.hosts:
+            self._launch(
+                [*host.prefix, SSHD, "-D", "-e", "-f", str(folder / "sshd_config")],
+                folder / f"{host.name}.sshd",
+            )
+            self._wait_for_sshd(host)
+
+    def _wait_for_sshd(self, host):
+        log = self.folder / f"{host.name}.sshd"
+        deadline = time.monotonic() + 20
+        while "listening on" not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    def launch(self, *flags, ssh="", **env):
+        """Starts the launcher on host0."""
+        ssh = f"ssh -F {self.folder}/ssh_config {ssh}"
+        return self.start(sys.executable, "-m", "ps_train", "launch", f"--ssh={ssh}", *flags, **env)
+
+    def train(self, *flags, hosts="host0:2,host1", **env):
+        """Launches one ps on host0 and two workers."""
+        return self.launch(f"--hosts={hosts}", "--train_dir=train", "--batch_size=16", *flags, **env)
+
+    def tasks(self):
+        """Processes of tasks and tethers on the hosts, by their command lines: pid -> words."""
+        found = {}
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                if "-m" in words and ("--job_name" in "".join(words) or "ps_train.tether" in words):
+                    found[pid] = words
+        return {pid: words for pid, words in found.items() if os.path.basename(words[0]).startswith("python")}
+
+    def pid_of(self, job, index):
+        return next(
+            pid
+            for pid, words in self.tasks().items()
+            if f"--job_name={job}" in words and f"--task_index={index}" in words
+        )
+
+    def expect_nothing_left(self, secs=GRACE_SECS):
+        deadline = time.monotonic() + secs
+        while left := self.tasks():
+            assert time.monotonic() < deadline, f"still running: {left}"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    missing = [name for name in ("ssh", "ssh-keygen") if not shutil.which(name)] + ["sshd"] * (SSHD is None)
+    if missing:
+        pytest.skip(f"runs ssh, and there is no {', '.join(missing)} (openssh-server, openssh-client)")
+    if why_not():
+        pytest.skip(why_not())
+    with SshHosts(tmp_path) as made:
+        yield made
+
+
+def test_a_job_on_two_hosts_trains_to_its_end(hosts):
+    (hosts.folder / "hosts").write_text("host0 slots=2  # the ps, too\nhost1\n")
+    flags = [
+        "--train_steps=40",
+        "--train_dir=train",
+        "--evaluate",
+        "--log_dir=logs",
+        "--report_file=report.json",
+    ]
+    job = hosts.launch("--hostfile=hosts", *flags)
+    assert job.wait(TRAIN_SECS) == 0, job.tail()
+    assert re.search(r"ps:0 listening at host0:\d+", job.log), job.tail()
+    assert re.search(r"worker:0 listening at host0:\d+", job.log), job.tail()
+    assert re.search(r"worker:1 listening at host1:\d+", job.log), job.tail()
+    assert re.search(r"(?m)^evaluator:0 .*accuracy 0\.", job.log), job.tail()
+    assert "3 tasks on 2 hosts ended with status 0." in job.log
+    assert f"Checkpoints: train on host0, in {hosts.folder}" in job.log
+    assert checkpoint_of(hosts.folder / "train")["global_step"] >= 40
+    assert "worker:1" in (hosts.folder / "logs/worker1.log").read_text()
+    assert (hosts.folder / "report.json").exists() and (hosts.folder / "report.worker1.json").exists()
+    hosts.expect_nothing_left(5)
+
+
+def test_a_chief_that_is_killed_is_the_headline(hosts):
+    job = hosts.train("--train_steps=1000000")
+    job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    os.kill(hosts.pid_of("worker", 0), signal.SIGKILL)
+    assert job.wait(GRACE_SECS) == 137, job.tail()
+    assert "ps_train: worker:0 failed (status 137): ended by SIGKILL" in job.log
+    hosts.expect_nothing_left(5)
+
+
+def test_a_worker_that_is_killed_is_lost_and_async_goes_on(hosts):
+    job = hosts.train("--train_steps=1000000", "--peer_timeout_secs=5")
+    job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    os.kill(hosts.pid_of("worker", 1), signal.SIGKILL)
+    job.wait_for_line("worker:1 is lost: ended by SIGKILL.* The job goes on without it.", GRACE_SECS)
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.wait(GRACE_SECS) == 143, job.tail()
+    hosts.expect_nothing_left(5)
+
+
+def test_ctrl_c_saves_and_leaves_nothing_behind(hosts):
+    job = hosts.train("--train_steps=1000000")
+    job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    assert len(hosts.tasks()) == 6  # a tether each
+    os.kill(job.pid, signal.SIGINT)
+    assert job.wait(GRACE_SECS) == 130, job.tail()
+    assert "ps_train: Stopped by SIGINT." in job.log and "failed" not in job.log
+    assert checkpoint_of(hosts.folder / "train")["global_step"] > 0
+    hosts.expect_nothing_left(0)
+
+
+def test_tasks_end_when_their_launcher_is_killed(hosts):
+    job = hosts.train("--train_steps=1000000")
+    job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait(GRACE_SECS)
+    hosts.expect_nothing_left(20)
+    assert checkpoint_of(hosts.folder / "train")["global_step"] > 0
+
+
+def test_tasks_end_on_both_sides_of_a_cut_network(hosts):
+    job = hosts.train("--train_steps=1000000", "--peer_timeout_secs=6", "--shutdown_timeout_secs=10")
+    job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    hosts.network.blackhole(hosts.network.hosts[1])
+    assert job.wait(60) == 138, job.tail()
+    assert re.search("worker:1 failed .status 138.: the connection to host1 was lost", job.log), job.tail()
+    hosts.expect_nothing_left()
+
+
+def test_a_script_on_hosts(hosts):
+    (hosts.folder / "script.py").write_text(SCRIPT)
+    flags = ["--hosts=root@host0:2,10.77.0.2:2", "--chief", "--num_ps=1", "--port_base=3000"]
+    job = hosts.launch(*flags, "--", sys.executable, "script.py", "ps:0=stay", "worker:1=child")
+    assert job.wait(GRACE_SECS) == 0, job.tail()
+    cluster = (
+        '{"chief": ["host0:3001"], "ps": ["host0:3000"], "worker": ["10.77.0.2:3000", "10.77.0.2:3001"]}'
+    )
+    assert f"worker:0 {cluster}" in job.log, job.tail()
+    assert "chief:0 done" in job.log
+    hosts.expect_nothing_left(5)
+
+
+def test_what_is_wrong_with_a_host_is_told_in_a_line(hosts):
+    folder = hosts.folder
+    system_python = shutil.which("python3", path="/usr/bin:/bin")
+    (folder / "none").write_text("")
+    cases = [
+        (["--hosts=host7,host0"], {}, 138, "host7 cannot be reached: ssh: Could not resolve hostname host7"),
+        (["--hosts=10.77.0.9,host0"], {}, 138, r"10.77.0.9 cannot be reached: ssh: connect to .*No route to host"),
+        (["--hosts=host0:2"], {"ssh": "-p 2"}, 138, r"host0 cannot be reached: ssh: connect to .*Connection refused"),
+        (
+            ["--hosts=host0:2"], {"ssh": f"-F none -o UserKnownHostsFile={folder}/known_hosts -i {folder}/stranger_key"},
+            1, r"ssh is not let in to host0 \(.*Permission denied.*\). Expected a key without a passphrase",
+        ),
+        (
+            ["--hosts=host0:2"], {"ssh": f"-o UserKnownHostsFile={folder}/none"}, 1,
+            r"the host key of host0 is unknown to ssh, or another than before. Log in once \(ssh host0\)",
+        ),
+        (["--hosts=host0:2", "--remote_dir=nowhere"], {}, 1, "host0 has no directory nowhere. Make it there, or"),
+        (["--hosts=host0:2", "--remote_python=nopython"], {}, 1, "host0 has no nopython. Name an interpreter"),
+    ]  # fmt: skip
+    if system_python:
+        cases.append((
+            ["--hosts=host0:2", f"--remote_python={system_python}", "--remote_dir=/"], {"PYTHONPATH": ""}, 1,
+            f"{system_python} on host0 has no ps_train .*No module named .*. Install it there, or name another",
+        ))  # fmt: skip
+    for flags, options, status, line in cases:
+        job = hosts.launch(*flags, **options)
+        assert job.wait(GRACE_SECS) == status, job.tail()
+        assert re.search(rf"(?m)^ps_train: (ps|worker):0 failed \(status {status}\): {line}", job.log), (
+            job.tail()
+        )
+        assert "Traceback" not in job.log
+    hosts.expect_nothing_left(5)
+
+
+def test_a_port_that_is_taken_and_a_program_that_is_not_there(hosts):
+    listen = "import socket, time; s = socket.socket(); s.bind(('', 4000)); s.listen(); print('up', flush=True); time.sleep(1000)"
+    taker = hosts.start(*hosts.network.hosts[1].prefix, sys.executable, "-c", listen)
+    taker.wait_for_line("up", GRACE_SECS)
+    job = hosts.train("--train_steps=40", "--port_base=4000")
+    assert job.wait(GRACE_SECS) == 1, job.tail()
+    assert re.search(r"(?m)^ps_train: worker:1 failed \(status 1\): .*host1:4000", job.log), job.tail()
+    job = hosts.start(sys.executable, "-m", "ps_train", "launch", "--hosts=host0:2", "--ssh=nossh")
+    assert job.wait(GRACE_SECS) == 1
+    assert job.log == (
+        "ps_train: nossh cannot be started for ps:0: No such file or directory. Install it (Debian: openssh-client), or name "
+        "another by --ssh.\n"
+    )
