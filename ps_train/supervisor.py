@@ -88,6 +88,7 @@ class Job(NamedTuple):
       escalate_secs: from a SIGINT to a SIGTERM; None: never.
       shutdown_secs: from the first signal to a kill.
       log_dir: a file for each task's lines, too.
+      is_rest_free: how the others end after the finishers is nobody's failure: a script's servers lose their peers then.
     """
 
     tasks: Sequence[Wanted]
@@ -98,6 +99,7 @@ class Job(NamedTuple):
     shutdown_secs: float
     escalate_secs: float | None = None
     log_dir: str | None = None
+    is_rest_free: bool = False
 
 
 class Outcome(NamedTuple):
@@ -196,9 +198,8 @@ class LaunchedJob:
         last = next((plain(line, task) for line in reversed(running.last_lines) if line.strip()), "")
         reason = describe_end(exit.reason, exit.signal, last)
         log = self._files[task].name if task in self._files else f"the lines of {task} above"
-        end = End(
-            task, EXIT_DONE if task in self._told and self._done_at else exit.status, reason, log, exit.signal
-        )
+        is_free = self._done_at is not None and (task in self._told or self._job.is_rest_free)
+        end = End(task, EXIT_DONE if is_free else exit.status, reason, log, exit.signal)
         if self._policy.note(end, is_ending=self._asked_at is not None):
             self._screen.complain(f"{task} is lost: {reason}. The job goes on without it.")
 
@@ -236,8 +237,11 @@ class LaunchedJob:
         is_over = not self._waiting and all(task in self._policy.ends for task in self._finishers_started())
         if self._asked_at is not None:
             self._go_on_ending(now - self._asked_at, is_over)
-        elif is_over:
+        elif is_over and all(self._ended_well(task) for task in self._finishers_started()):
             self._end_the_rest(now)
+
+    def _ended_well(self, task: TaskId) -> bool:
+        return task in self._policy.lost or self._policy.ends[task].status == EXIT_DONE
 
     def _finishers_started(self) -> list[TaskId]:
         return [task for task in self._running if task in self._job.finishers]
@@ -288,4 +292,4 @@ def plain(line: str, task: TaskId) -> str:
 def done(job: Job) -> str:
     """What is said of a job that has ended well."""
     hosts = {wanted.host for wanted in job.tasks}
-    return f"{counted(len(job.tasks), 'task')} on {counted(len(hosts), 'host')} ended with status 0."
+    return f"Done (status 0): {counted(len(job.tasks), 'task')} on {counted(len(hosts), 'host')}."

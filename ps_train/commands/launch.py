@@ -31,7 +31,7 @@ from ps_train.errors import EXIT_DONE, EXIT_SIGINT, UsageError
 from ps_train.failures import Policy
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.local_config import fill_in, make_directories, report_path
-from ps_train.progress import Screen
+from ps_train.progress import Screen, counted
 from ps_train.resolvers import host_list, launched
 from ps_train.resolvers.host_list import Host
 from ps_train.resolvers.launched import Place
@@ -207,9 +207,9 @@ def _place_jobs(values: FlagValues, hosts: Sequence[Host], is_script: bool) -> d
     asked = None if values["num_workers"].using_default_value else values.num_workers
     if num_workers < 1 or asked not in (None, num_workers):
         raise UsageError(
-            f"The hosts have {len(places)} slots, and {num_others} of them are for other tasks than workers. Expected "
-            f"{num_others + (asked or 1)}{'' if asked else ' or more'} slots for {asked or 'one'} worker{'s' * (asked != 1 and bool(asked))}: "
-            "change --hosts, --num_ps or --num_workers."
+            f"The hosts have {counted(len(places), 'slot')}, and with {counted(num_others, 'task')} of other jobs "
+            f"{counted(asked or 1, 'worker')} {'need' if asked else 'or more need'} {num_others + (asked or 1)}. Change --hosts, --num_ps "
+            "or --num_workers."
         )
     jobs = launched.divide(places, num_ps)
     jobs["chief"] = [jobs["worker"].pop(0)] if values.chief else []
@@ -246,8 +246,10 @@ def _job_of_script(plan: Plan, hosts: dict[str, list[str]]) -> Job:
     tasks = [_task_of_script(plan, hosts, task, lingers=task not in finishers) for task in names]
     secs = plan.config.shutdown_timeout_secs
     return Job(
-        tasks, plan.remote, finishers, ScriptPolicy, LINGER_SECS, secs, LINGER_SECS, plan.config.log_dir
-    )
+        tasks, plan.remote, finishers, ScriptPolicy,
+        rest_secs=secs if hosts["evaluator"] else LINGER_SECS,  # it may have the last checkpoint to evaluate
+        shutdown_secs=secs, escalate_secs=LINGER_SECS, log_dir=plan.config.log_dir, is_rest_free=True,
+    )  # fmt: skip
 
 
 def _host_of(plan: Plan, task: TaskId) -> str | None:

@@ -25,6 +25,9 @@ print(json.dumps(json.loads(os.environ["TF_CONFIG"])["cluster"], sort_keys=True)
 act = dict(word.split("=") for word in sys.argv[1:] if "=" in word).get(name, "end")
 if act == "fail":
     raise ValueError("no good")
+if act == "late":  # fails when the others are done
+    time.sleep(2)
+    sys.exit(3)
 if act == "child":
     subprocess.Popen(["sleep", "1000"])
 if act == "deaf":
@@ -84,7 +87,7 @@ def test_each_task_has_its_tf_config_and_its_lines_have_its_name(launch):
     cluster = '{"chief": ["127.0.0.1:23450"], "worker": ["127.0.0.1:23451", "127.0.0.1:23452"]}'
     for name in ("chief:0", "worker:0", "worker:1"):
         assert lines_of(job, name) == ["here --x a b", cluster, "done"]
-    assert job.log.splitlines()[-1] == "3 tasks on 1 host ended with status 0."
+    assert job.log.splitlines()[-1] == "Done (status 0): 3 tasks on 1 host."
 
 
 def test_ps_tasks_that_never_end_are_ended_and_that_is_no_failure(launch):
@@ -94,7 +97,7 @@ def test_ps_tasks_that_never_end_are_ended_and_that_is_no_failure(launch):
 
 
 def test_beside_ps_tasks_the_chief_decides_when_the_job_is_over(launch):
-    words = ["ps:0=stay", "worker:0=stay", "worker:1=stay"]
+    words = ["ps:0=stay", "worker:0=stay", "worker:1=late"]
     job = launch("--chief", "--num_ps=1", *run_script(*words))
     assert job.wait(GRACE_SECS) == 0, job.tail()
     assert lines_of(job, "chief:0")[-1] == "done"
