@@ -195,7 +195,7 @@ class LaunchedJob:
     def _note_end(self, running: TetheredTask) -> None:
         task, exit = running.wanted.task, running.exit
         assert exit is not None
-        last = next((plain(line, task) for line in reversed(running.last_lines) if line.strip()), "")
+        last = plain(last_words(list(running.last_lines)), task)
         reason = describe_end(exit.reason, exit.signal, last)
         log = self._files[task].name if task in self._files else f"the lines of {task} above"
         is_free = self._done_at is not None and (task in self._told or self._job.is_rest_free)
@@ -277,6 +277,22 @@ def is_led_by(line: str, task: TaskId) -> bool:
     (True, False)
     """
     return re.match(rf"(\d\d:\d\d:\d\d )?{task}\b", line) is not None
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The first line of the last traceback's exception; without a traceback the last line.
+
+    >>> last_words(["Traceback (most recent call last):", "  File x", "ValueError: no", "[1.]"]), last_words(["a", "b", ""])
+    ('ValueError: no', 'b')
+    """
+    said = [line for line in lines if line.strip()]
+    traces = [
+        index for index, line in enumerate(said) if line.startswith("Traceback (most recent call last)")
+    ]
+    if traces:
+        ends = [line for line in said[traces[-1] + 1 :] if not line.startswith(" ")]
+        return (ends or said)[0 if ends else -1]
+    return said[-1] if said else ""
 
 
 def plain(line: str, task: TaskId) -> str:

@@ -28,7 +28,7 @@ from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_PERMANENT, UsageError
 from ps_train.ssh import Ssh, explain
 
-LAST_LINES = 30
+LAST_LINES = 200  # a long traceback
 LINGER_SECS = 5.0
 _KILL_SECS = 5.0
 # What a task on another host needs to behave as one on this host would.
