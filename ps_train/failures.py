@@ -1,4 +1,4 @@
-"""The failure policy of a local cluster: which task is to blame, and which one the job goes on without. No process in it.
+"""The failure policies: which task of a job is to blame, and which one the job goes on without. No process in it.
 
 policy = Policy(cluster, config)
 policy.note(End(TaskId("worker", 1), 137, "ended by SIGKILL", "logs/worker1.log", signal.SIGKILL))   # True: it is lost
@@ -8,7 +8,9 @@ policy.find_failure(time.monotonic())       # Failure: worker:0 failed (status 1
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ps_train.cluster import Cluster, TaskId
@@ -17,6 +19,7 @@ from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM, blamed
 from ps_train.process import signal_name
 
 BLAME_SECS = 5.0
+ROOT_CAUSE_SECS = 0.5
 
 
 class End(NamedTuple):
@@ -120,6 +123,32 @@ class Policy:
         return Failure(str(suspect.task), suspect.status, suspect.reason, suspect.log)
 
 
+class ScriptPolicy:
+    """Every task is needed. Of those that fail at about the same time one that was killed is the cause, else the first."""
+
+    def __init__(self) -> None:
+        self.ends: dict[TaskId, End] = {}
+        self.lost: dict[TaskId, End] = {}
+        self._failed_at: float | None = None
+
+    def note(self, end: End, is_ending: bool = False) -> bool:
+        """Takes in a task's end; False, as nothing goes on without it."""
+        self.ends[end.task] = end
+        return False
+
+    def find_failure(self, now: float) -> Failure | None:
+        """The cause, ROOT_CAUSE_SECS after the first failure: over ssh they may be heard of in another order."""
+        failed = [end for end in self.ends.values() if end.status != EXIT_DONE]
+        if not failed:
+            return None
+        if self._failed_at is None:
+            self._failed_at = now
+        if now - self._failed_at < ROOT_CAUSE_SECS:
+            return None
+        end = min(failed, key=lambda end: end.ended_by != signal.SIGKILL)
+        return Failure(str(end.task), end.status, end.reason, end.log)
+
+
 def describe_end(reported: str | None, ended_by: int | None, last_line: str) -> str:
     """Why a task ended: as it reported; else by which signal; else the last line of its log.
 
@@ -133,3 +162,29 @@ def describe_end(reported: str | None, ended_by: int | None, last_line: str) -> 
     if ended_by is not None:
         return f"ended by {signal_name(ended_by)}"
     return last_line or "no output"
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The first line of the last traceback's exception; without a traceback the last line.
+
+    >>> last_words(["Traceback (most recent call last):", "  File x", "ValueError: no", "[1.]"]), last_words(["a", "b", ""])
+    ('ValueError: no', 'b')
+    """
+    said = [line for line in lines if line.strip()]
+    traces = [
+        index for index, line in enumerate(said) if line.startswith("Traceback (most recent call last)")
+    ]
+    if traces:
+        ends = [line for line in said[traces[-1] + 1 :] if not line.startswith(" ")]
+        return (ends or said)[0 if ends else -1]
+    return said[-1] if said else ""
+
+
+def plain(line: str, task: TaskId) -> str:
+    """A line of a task's log as a reason.
+
+    >>> plain("10:11:12 worker:1 error: no ps:0 (status 138)", TaskId("worker", 1))
+    'no ps:0'
+    """
+    text = re.sub(rf"^(\d\d:\d\d:\d\d )?({task} )?((error|warning|critical): )?", "", line.strip())
+    return re.sub(r" \(status \d+\)$", "", text.removeprefix("ps_train: "))

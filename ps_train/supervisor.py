@@ -25,7 +25,7 @@ from typing import IO, NamedTuple, Protocol
 
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, REPEAT_SECS
-from ps_train.failures import End, Failure, describe_end
+from ps_train.failures import ROOT_CAUSE_SECS, End, Failure, describe_end, last_words, plain
 from ps_train.process import SignalInbox, signal_name
 from ps_train.progress import Screen, counted
 from ps_train.tethered import Place, TetheredTask, Wanted
@@ -33,7 +33,6 @@ from ps_train.tethered import Place, TetheredTask, Wanted
 TICK_SECS = 0.1
 BEATS = 5  # in the time after which a tether takes its launcher for lost
 MAX_STARTING = 8
-ROOT_CAUSE_SECS = 0.5
 RETRYABLE = 128  # statuses from here on
 
 
@@ -48,32 +47,6 @@ class JobPolicy(Protocol):
 
     def find_failure(self, now: float) -> Failure | None:
         """The task to blame, once that is known."""
-
-
-class ScriptPolicy:
-    """Every task is needed. Of those that fail at about the same time one that was killed is the cause, else the first."""
-
-    def __init__(self) -> None:
-        self.ends: dict[TaskId, End] = {}
-        self.lost: dict[TaskId, End] = {}
-        self._failed_at: float | None = None
-
-    def note(self, end: End, is_ending: bool = False) -> bool:
-        """Takes in a task's end; False, as nothing goes on without it."""
-        self.ends[end.task] = end
-        return False
-
-    def find_failure(self, now: float) -> Failure | None:
-        """The cause, ROOT_CAUSE_SECS after the first failure: over ssh they may be heard of in another order."""
-        failed = [end for end in self.ends.values() if end.status != EXIT_DONE]
-        if not failed:
-            return None
-        if self._failed_at is None:
-            self._failed_at = now
-        if now - self._failed_at < ROOT_CAUSE_SECS:
-            return None
-        end = min(failed, key=lambda end: end.ended_by != signal.SIGKILL)
-        return Failure(str(end.task), end.status, end.reason, end.log)
 
 
 class Job(NamedTuple):
@@ -277,32 +250,6 @@ def is_led_by(line: str, task: TaskId) -> bool:
     (True, False)
     """
     return re.match(rf"(\d\d:\d\d:\d\d )?{task}\b", line) is not None
-
-
-def last_words(lines: Sequence[str]) -> str:
-    """The first line of the last traceback's exception; without a traceback the last line.
-
-    >>> last_words(["Traceback (most recent call last):", "  File x", "ValueError: no", "[1.]"]), last_words(["a", "b", ""])
-    ('ValueError: no', 'b')
-    """
-    said = [line for line in lines if line.strip()]
-    traces = [
-        index for index, line in enumerate(said) if line.startswith("Traceback (most recent call last)")
-    ]
-    if traces:
-        ends = [line for line in said[traces[-1] + 1 :] if not line.startswith(" ")]
-        return (ends or said)[0 if ends else -1]
-    return said[-1] if said else ""
-
-
-def plain(line: str, task: TaskId) -> str:
-    """A line of a task's log as a reason.
-
-    >>> plain("10:11:12 worker:1 error: no ps:0 (status 138)", TaskId("worker", 1))
-    'no ps:0'
-    """
-    text = re.sub(rf"^(\d\d:\d\d:\d\d )?({task} )?((error|warning|critical): )?", "", line.strip())
-    return re.sub(r" \(status \d+\)$", "", text.removeprefix("ps_train: "))
 
 
 def done(job: Job) -> str:

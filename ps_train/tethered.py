@@ -38,7 +38,7 @@ _PASSED_ON = (
     "KERAS_",
     "OMP_NUM_THREADS",
     "PS_TRAIN_",
-    "PYTHON",
+    "PYTHONHASHSEED",
     "TF_",
     "XLA_FLAGS",
 )
@@ -126,7 +126,6 @@ class TetheredTask:
         env = dict(self.wanted.env)
         if self.wanted.host is not None:
             env = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)} | env
-            env.pop("PYTHONPATH", None)  # it has travelled
         return {
             "argv": list(self.wanted.argv), "env": env, "linger_secs": LINGER_SECS if self.wanted.lingers else 0.0,
             "silence_secs": None if self.wanted.host is None else self._place.ssh.silence_secs,

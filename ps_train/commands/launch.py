@@ -28,7 +28,7 @@ from ps_train.commands.train import collect
 from ps_train.config import TrainConfig
 from ps_train.devices import gpus_of
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, UsageError
-from ps_train.failures import Policy
+from ps_train.failures import Policy, ScriptPolicy
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.local_config import fill_in, make_directories, report_path
 from ps_train.progress import Screen, counted
@@ -37,7 +37,7 @@ from ps_train.resolvers.host_list import Host
 from ps_train.resolvers.launched import Place
 from ps_train.resolvers.resolved import size_problems
 from ps_train.ssh import Ssh
-from ps_train.supervisor import Job, ScriptPolicy, done, run_job
+from ps_train.supervisor import Job, done, run_job
 from ps_train.tethered import LINGER_SECS, Wanted
 from ps_train.tethered import Place as Remote
 

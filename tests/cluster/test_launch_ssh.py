@@ -142,12 +142,17 @@ def test_a_job_on_two_hosts_trains_to_its_end(hosts):
     hosts.expect_nothing_left(5)
 
 
-def test_a_chief_that_is_killed_is_the_headline(hosts):
-    job = hosts.train("--train_steps=1000000")
+def test_a_chief_that_is_killed_is_the_headline_and_a_restart_goes_on_from_the_checkpoint(hosts):
+    job = hosts.train("--train_steps=1000000", "--max_restarts=1", "--save_checkpoint_steps=20")
     job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    job.wait_for_line(r"worker:0 saved .*model.ckpt-[1-9]", TRAIN_SECS)
+    os.kill(hosts.pid_of("worker", 0), signal.SIGKILL)
+    job.wait_for_line("ps_train: All tasks are started again: restart 1 of 1.", GRACE_SECS)
+    assert "ps_train: worker:0 failed (status 137): ended by SIGKILL" in job.log
+    job.wait_for_line(r"(?s)started again.*worker:0 [^\n]*model.ckpt-[1-9].*worker:1 step \d+", TRAIN_SECS)
     os.kill(hosts.pid_of("worker", 0), signal.SIGKILL)
     assert job.wait(GRACE_SECS) == 137, job.tail()
-    assert "ps_train: worker:0 failed (status 137): ended by SIGKILL" in job.log
+    assert job.log.count("worker:0 failed (status 137)") == 2
     hosts.expect_nothing_left(5)
 
 

@@ -9,10 +9,9 @@ from ps_train.__main__ import pick_command
 from ps_train.cluster import TaskId
 from ps_train.commands import launch
 from ps_train.errors import UsageError
-from ps_train.failures import End
+from ps_train.failures import ROOT_CAUSE_SECS, End, ScriptPolicy, plain
 from ps_train.resolvers.host_list import Host, parse_hostfile, parse_hosts
 from ps_train.ssh import Ssh, explain
-from ps_train.supervisor import ROOT_CAUSE_SECS, ScriptPolicy, plain
 
 SCRIPT = ["--", "python", "script.py", "--hosts=theirs", "eval"]
 
