@@ -198,7 +198,11 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
 
 def _place_jobs(values: FlagValues, hosts: Sequence[Host], is_script: bool) -> dict[str, list[Place]]:
     """The place of each task; raises `UsageError` if there are too few, or another number than asked for."""
-    num_ps = 0 if values.colocate_ps or is_script and values["num_ps"].using_default_value else values.num_ps
+    num_ps = (
+        0
+        if cluster_flags(values).colocate_ps or is_script and values["num_ps"].using_default_value
+        else values.num_ps
+    )
     num_others = num_ps + bool(values.chief) + bool(values.evaluator)
     places = host_list.places(hosts)
     if not hosts:
@@ -225,7 +229,7 @@ def make_job(plan: Plan, ports: Sequence[int]) -> Job:
     }
     if plan.script:
         return _job_of_script(plan, hosts)
-    cluster = Cluster.from_dict(hosts, is_colocated=plan.config.colocate_ps)
+    cluster = Cluster.from_dict(hosts, is_colocated=plan.config.has_no_ps)
     secs = plan.config.shutdown_timeout_secs
     tasks = [_task_of_training(plan, cluster, task) for task in cluster.tasks]
     make_policy = partial(Policy, cluster, plan.config)

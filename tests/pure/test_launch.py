@@ -43,7 +43,10 @@ def test_ps_tasks_go_to_different_hosts_and_the_chief_and_evaluator_get_places_o
         "chief": [],
         "evaluator": [],
     }
-    assert where(plan("--hosts=a:2", "--colocate_ps"))["worker"] == ["a/0", "a/1"]
+    for flag in ("--colocate_ps", "--update=allreduce"):
+        assert where(plan("--hosts=a:2", flag))["worker"] == ["a/0", "a/1"]
+        job = launch.make_job(plan("--hosts=a:2", flag, "--remote_python=py"), range(2222, 3000))
+        assert [str(each.task) for each in job.tasks] == ["worker:0", "worker:1"]
     assert where(plan(*SCRIPT))["worker"] == ["127.0.0.1/0", "127.0.0.1/1"] and not where(plan(*SCRIPT))["ps"]
 
 
