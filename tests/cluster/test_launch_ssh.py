@@ -264,3 +264,9 @@ def test_a_port_that_is_taken_and_a_program_that_is_not_there(hosts):
         "ps_train: nossh cannot be started for ps:0: No such file or directory. Install it (Debian: openssh-client), or name "
         "another by --ssh.\n"
     )
+
+
+def test_more_tasks_than_sshd_lets_begin_at_once(hosts):
+    job = hosts.launch("--hosts=host1:30", "--", "echo", "here")
+    assert job.wait(TRAIN_SECS) == 0, job.tail()
+    assert len(re.findall(r"(?m)^worker:\d+ here$", job.log)) == 30 and "Done (status 0): 30 tasks" in job.log
