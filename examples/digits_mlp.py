@@ -62,7 +62,7 @@ def model_fn(features, labels, mode, params):
 
     global_step = tf1.train.get_or_create_global_step()
     learning_rate = tf1.train.cosine_decay(
-        params.get("learning_rate", 0.3), global_step, decay_steps=1000, alpha=0.1
+        float(params.get("learning_rate", 0.3)), global_step, decay_steps=1000, alpha=0.1
     )
     optimizer = ps_train.DistributedOptimizer(tf1.train.GradientDescentOptimizer(learning_rate))
     gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)

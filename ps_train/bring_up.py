@@ -40,6 +40,7 @@ from ps_train.wording import as_secs
 LOOK_SECS = 3.0
 OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
 ALONE_SECS = 5.0  # after which the workers of a colocated job whose target is reached have ended
+ANSWER_SECS = 1.5  # in which every ps that is up has answered once more
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
 LOSS_SECS = 3.0  # in which a lost worker is noticed by its board
 NO_WAY_ON = (
@@ -145,7 +146,7 @@ class SessionCreator(tf1.train.SessionCreator):
             except (*LOST, BoardError) as error:
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
-                if awake_clock() > deadline:
+                if awake_clock() + ANSWER_SECS > deadline:
                     raise PeerLostError(f"gave up after {as_secs(bound)} s: {cause_of(error)}") from None
                 if line_due.is_due(awake_clock()):
                     left = deadline - awake_clock()

@@ -30,6 +30,7 @@ JOBS = ("ps", "worker", "chief", "evaluator")
 ENDED = ("left", "failed", "stopped")  # what a task's record calls its state when its process is about to end
 # The state of a training task at the target: it makes no step any more, unless the model goes back before it is saved.
 AT_TARGET = "at target"
+SERVING = "serving"  # of a ps, and of a worker whose devices another task uses
 WARMING_UP = "warming up"  # of a training task that lets the chief train alone at first
 UP = ("training", WARMING_UP, "ending", AT_TARGET)  # the states of a training task that has a session
 FROM_FLAGS = "flags"

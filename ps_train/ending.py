@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from ps_train.board import BoardError
-from ps_train.cluster import AT_TARGET, ENDED
+from ps_train.cluster import AT_TARGET, ENDED, SERVING
 from ps_train.compat import tf, tf1
 from ps_train.explain import one_line
 from ps_train.hooks import STALE, as_preemption
@@ -320,7 +320,7 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
             str(task)
             for task, record in records.items()
             if record
-            and record["state"] not in (AT_TARGET, *ENDED)
+            and record["state"] not in (AT_TARGET, SERVING, *ENDED)
             and view.age(str(task)) < self.STOPPING_SECS
         ]
 
@@ -335,7 +335,7 @@ class WaitForWorkersHook(EndingWait, tf1.train.SessionRunHook):
         if not record:
             is_over = self._is_reached or waited > self._peer_timeout_secs
             return "" if is_over else f"{name} (has not joined)"
-        if record["state"] in (AT_TARGET, *ENDED) or view.age(name) > self._peer_timeout_secs:
+        if record["state"] in (AT_TARGET, SERVING, *ENDED) or view.age(name) > self._peer_timeout_secs:
             return ""
         if self._is_reached and waited > self._stop_secs:
             log.warning(

@@ -12,7 +12,8 @@ What happens when, for a worker:
 3. At the end of the `with` block the chief waits for the others and saves; the task leaves the boards.
 4. What ended it otherwise, as a lost ps, is one line on stderr and the exit status of `errors`, with no traceback.
 
-For a ps: `Server(...)`, then `join()`, which returns when the job is over.
+For a ps, and for a worker that only lends its devices to the chief's graph (`joined`): `Server(...)`, then `join()`, which returns
+when the job is over. A session sees the ps tasks, its own, and those on whose devices its graph has ops.
 """
 
 import atexit
@@ -22,7 +23,7 @@ import os
 import sys
 import threading
 
-from ps_train import logs, process, ps, session, task_context, worker
+from ps_train import joined, logs, process, ps, server, session, task_context, worker
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
@@ -33,6 +34,7 @@ from ps_train.logs import log
 from ps_train.reports import Report
 from ps_train.startup import start_task
 from ps_train.step_trace import LEDGER_PREFIX
+from ps_train.transport import task_of
 from ps_train.updates import SYNC_OPTIMIZERS
 
 DEFAULT_SAVE_SECS = 600
@@ -109,7 +111,7 @@ class Server:
             task, cluster, pack_bytes=settings.pack_limit, tune_process=tune_process
         )
         self.runtime = start_task(context, report, timeouts, handle_signals=is_main, config=config)
-        self.has_left = self.has_session = False
+        self.has_left = self.has_session = self.has_joined = False
         _servers[self.target] = self
         if task.job != "ps":
             self.runtime.guard.grace_secs = NO_SESSION_GRACE_SECS
@@ -128,15 +130,21 @@ class Server:
         return self.runtime.context.task, self.runtime.context.cluster
 
     def join(self):
-        """On a ps: serves until the job is over, then returns. Ends the process with the task's status otherwise."""
+        """Serves until the job is over, then returns. Ends the process with the task's status otherwise.
+
+        On a worker it is for one whose devices are in the chief's graph, and that makes no session of its own.
+        """
+        self.has_joined = True
         try:
-            ps.run(self.runtime)
+            (ps if self.runtime.context.task.job == "ps" else joined).run(self.runtime)
         except PsTrainError as error:
             _say(error)
+            self.leave(_state_after(error), error.exit_status, f"{error}", error)
             raise SystemExit(error.exit_status) from None
         finally:
             self.runtime.guard.finish()
         log.info("%s", self.runtime.report.reason)
+        self.leave("left", 0, self.runtime.report.reason)
 
     def note_session(self):
         """From now on the task's session looks after its end."""
@@ -144,7 +152,7 @@ class Server:
         self.runtime.guard.grace_secs = GRACE_SECS
 
     def _remind(self):
-        if not (self.has_session or self.has_left):
+        if not (self.has_session or self.has_joined or self.has_left):
             log.warning("%g s after ps_train.Server there is no session yet. %s", REMINDER_SECS, _USE_OURS)
 
     def leave(self, state, exit_status, reason, error=None):
@@ -158,6 +166,10 @@ def _as_cluster(spec):
     if isinstance(spec, Cluster):
         return spec
     return Cluster.from_dict(spec.as_dict() if hasattr(spec, "as_dict") else spec, FROM_SERVER)
+
+
+def _state_after(error):
+    return "stopped" if isinstance(error, StoppedError) else "failed"
 
 
 def _say(error):
@@ -192,8 +204,9 @@ def _end_with_status_of_errors():
         is_ours = isinstance(error, PsTrainError)
         _say(error) if is_ours else previous(kind, error, trace)
         for task_server in _servers.values():
-            state = "stopped" if isinstance(error, StoppedError) else "failed"
-            task_server.leave(state, status, f"{error}" if is_ours else f"{kind.__name__}: {error}", error)
+            task_server.leave(
+                _state_after(error), status, f"{error}" if is_ours else f"{kind.__name__}: {error}", error
+            )
         if is_ours:
             sys.stdout.flush()
             os._exit(status)
@@ -221,7 +234,11 @@ class _LeaveHook(tf1.train.SessionRunHook):
     def __init__(self, task_server):
         self._server = task_server
 
+    def after_create_session(self, session, coord):
+        self._coord = coord
+
     def end(self, session):
+        self._coord.raise_requested_exception()  # of a thread, as a QueueRunner's, which has ended the loop
         runtime = self._server.runtime
         runtime.guard.check()
         runtime.guard.finish(restores_signals=True)
@@ -266,7 +283,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
       hooks, chief_only_hooks: lists of SessionRunHook.
       save_checkpoint_secs, save_checkpoint_steps: periods; default every 600 s.
       save_summaries_steps, save_summaries_secs: period of summaries; default every 100 steps.
-      config: `tf1.ConfigProto`; given without device filters, this task's are added.
+      config: `tf1.ConfigProto`; given without device filters, those of the tasks that the graph has ops on are added.
       stop_grace_period_secs, max_wait_secs, save_graph_def: accepted; the bounds are those of the Server.
       log_step_count_steps: period of the steps/s summary.
       summary_dir: default `checkpoint_dir`.
@@ -286,6 +303,7 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         raise UsageError.from_problems([text.replace("--train_dir", "checkpoint_dir") for text in problems])
     runtime = task_server.runtime
     runtime.config = config if config is not None else runtime.config
+    _see_lenders(runtime)
     global_step = tf1.train.get_or_create_global_step()
     user_hooks = [*(hooks or []), *((chief_only_hooks or []) if is_chief else [])]
     _warn_of_stock_sync()
@@ -312,6 +330,18 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
         runtime.guard.finish()
         task_server.leave("left", 0, f"{error}")
         raise SystemExit(0) from None
+
+
+def _see_lenders(runtime):
+    """Lets the session see the other workers that the graph has ops on; device filters of the script's have to, too."""
+    cluster, own = runtime.context.cluster, runtime.context.task
+    devices = {task_of(op.device) for op in tf1.get_default_graph().get_operations()}
+    lenders = {task: f"/job:{task.job}/task:{task.index}" for task in cluster.training_tasks if task != own}
+    lenders = {task: name for task, name in lenders.items() if name in devices}
+    if lenders and not (runtime.config is not None and runtime.config.device_filters):
+        runtime.config = server.session_config(cluster, own, runtime.config)
+        runtime.config.device_filters.extend(lenders.values())
+    runtime.lenders = frozenset(lenders)
 
 
 def _step(optimizers):

@@ -14,7 +14,7 @@ A worker that never joined holds nobody up; one that is silent for `shutdown_tim
 
 import time
 
-from ps_train.cluster import ENDED, UP
+from ps_train.cluster import ENDED, SERVING, UP
 from ps_train.errors import PeerLostError
 from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, first_failure
 from ps_train.logs import Throttle, log
@@ -36,7 +36,7 @@ def run(runtime, sleep=time.sleep):
     """
     monitor, cluster, timeouts = runtime.monitor, runtime.context.cluster, runtime.timeouts
     verdict = Verdict([str(task) for task in cluster.training_tasks], timeouts)
-    monitor.post(state="serving")
+    monitor.post(state=SERVING)
     line_due = Throttle(SILENCE_SECS, wait_first=True)
     while True:
         if runtime.guard.stop_signal is not None and runtime.guard.failure is None:

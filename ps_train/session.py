@@ -69,6 +69,7 @@ class TaskRuntime:
         None
     )  # saves the model from another thread; set where there is a checkpoint
     graph: object = None  # that is trained, once it is built
+    lenders: frozenset = frozenset()  # TaskIds of the other workers on whose devices the graph has ops
     left: set[str] = field(default_factory=set)  # tasks that have left, though new boards may not know it
     shard: Any = None  # the TaskRuntime of the ps in this process, if there is one
     # The chief's: whether these ps tasks hold nothing of the model.

@@ -11,6 +11,7 @@ import threading
 from ps_train import net, server, session, task_context, worker
 from ps_train.addresses import is_loopback, split_address
 from ps_train.board import Board
+from ps_train.cluster import SERVING
 from ps_train.ending import save_if_possible
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
@@ -91,7 +92,7 @@ def _make_shard(runtime):
     context, cluster = runtime.context, runtime.context.cluster
     ps = cluster.server_task(context.task)
     monitor = _make_monitor(ps, cluster)
-    monitor.post(state="serving")
+    monitor.post(state=SERVING)
     return dataclasses.replace(
         runtime, context=dataclasses.replace(context, task=ps), monitor=monitor, report=Report(ps)
     )

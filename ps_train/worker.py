@@ -18,7 +18,7 @@ from typing import Any
 from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
 from ps_train.bring_up import NO_WAY_ON, is_model_whole, note_who_left
-from ps_train.cluster import AT_TARGET, ENDED, UP, TaskId
+from ps_train.cluster import AT_TARGET, ENDED, SERVING, UP, TaskId
 from ps_train.common_end import CommonEnd
 from ps_train.compat import tf, tf1
 from ps_train.ending import save_if_possible
@@ -158,7 +158,7 @@ def judge(runtime):
     failure = first_failure(view.records, own=str(context.task))
     if failure is not None:
         return failure
-    is_up = monitor.get("state") in UP
+    is_up = monitor.get("state") in (*UP, SERVING)
     if not is_up:  # the waits of the bring-up have bounds, a session's calls have none
         bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
@@ -225,7 +225,7 @@ def _judge_absent(runtime, view):
 def _judge_workers(runtime, view, bound, needs_all=True):
     """An error if the chief is lost, or (sync) so many others that no update can have all the gradients that it needs.
 
-    Without `needs_all` there is no update to come, and the chief alone counts.
+    Whoever lends this task its devices is needed, too (`joined`). Without `needs_all` there is no update to come, and the chief alone counts.
     """
     context = runtime.context
     chief = context.cluster.chief_task
@@ -233,21 +233,25 @@ def _judge_workers(runtime, view, bound, needs_all=True):
     records = {task: view.record(str(task)) for task in others}
     left = [task for task in others if str(task) in runtime.left]
     lost = [task for task in others if records[task] and task not in left and view.age(str(task)) > bound]
+    needed = [task for task in lost if task == chief or task in runtime.lenders]
     if context.update != "sync" or context.on_worker_loss == "continue" or not needs_all:
-        lost = [task for task in lost if task == chief]
+        lost = needed
     num_present = context.cluster.num_workers - len(left)
     num_needed = min(context.quorum, num_present) if context.update == "sync" and needs_all else 1
-    if not lost or (chief not in lost and num_present - len(lost) >= num_needed):
+    if not lost or (not needed and num_present - len(lost) >= num_needed):
         return None
     named = ", ".join(
-        f"{task} at {context.cluster.address(task)} ({_last_word(records[task])})" for task in lost
+        f"{task} at {context.cluster.address(task)} ({_last_word(records[task], task in runtime.lenders)})"
+        for task in lost
     )
     return PeerLostError(f"gone for {bound:g} s: {named}", is_model_safe=True)
 
 
-def _last_word(record):
+def _last_word(record, is_lender):
     if record.get("state") in ("failed", "stopped"):
         return record.get("reason", record["state"])
+    if is_lender and record.get("step") is None:
+        return "this task's graph has ops there"
     if record.get("step") is None:
         return "had not made a step yet when last seen"
     return f"last seen at global step {record['step']}"

@@ -131,6 +131,68 @@ def test_a_task_that_is_ready_only_when_the_job_is_over(start):
 
 
 @pytest.fixture
+def start_joined(start):
+    return lambda *args, **options: start(*args, script=MODELS / "joined.py", **options)
+
+
+def test_a_worker_that_joins_returns_when_the_job_is_over(start_joined, tmp_path):
+    script = start_joined("trains", "60", "100")
+    script.expect(ps0=0, worker0=0, worker1=0)
+    assert "the job is over: global step 100: the script's loop has ended" in script.log("worker:1")
+    assert script.log("worker:1").endswith("joined\n") and "no session yet" not in script.log("worker:1")
+    assert checkpoint_of(tmp_path / "train")["global_step"] == 100
+    assert "did not leave" not in script.log("worker:0"), (
+        "the chief has waited for one that has nothing to do"
+    )
+
+
+def test_a_worker_that_joins_and_is_lost_may_come_back(start_joined, tmp_path):
+    script = start_joined("trains", "60", "400")
+    script.wait_for_line("worker:0", "trained")
+    script.tasks["worker:1"].kill()
+    script.tasks["worker:1"].wait(10)
+    script.start("worker:1")
+    script.expect(ps0=0, worker0=0, worker1=0)
+    assert "rejoined the living model" in script.log("worker:0")
+    assert checkpoint_of(tmp_path / "train")["global_step"] == 400
+
+
+def test_a_worker_that_joins_and_stays_away_ends_the_job(start_joined):
+    script = start_joined("trains", "8")
+    script.wait_for_line("worker:1", "worker:0 has its session: serving until the job is over")
+    script.tasks["worker:1"].kill()
+    script.expect(worker0=138, ps0=138, secs=60)
+    address = script.log("worker:1").split("listening at localhost")[1].split(",")[0]
+    last = script.log("worker:0").splitlines()[-1]
+    assert address in last and re.search(
+        "gone for 8 s: worker:1|gave up after 8 s: .*Connection refused", last
+    )
+
+
+def test_a_worker_that_joins_ends_for_a_lost_chief(start_joined):
+    script = start_joined("trains", "8")
+    script.wait_for_line("worker:1", "worker:0 has its session: serving until the job is over")
+    script.tasks["worker:0"].kill()
+    script.expect(worker1=138, ps0=138, secs=60)
+    assert "gone for 8 s: worker:0 at localhost:" in script.log("worker:1")
+
+
+def test_a_worker_that_joins_ends_by_a_signal(start_joined):
+    script = start_joined("trains", "8", names=("ps:0", "worker:1"))
+    script.wait_for_line("worker:1", r"waiting for worker:0 at localhost:\d+ to make its session")
+    script.tasks["worker:1"].send_signal(signal.SIGTERM)
+    script.expect(worker1=143, secs=10)
+
+
+def test_a_chief_that_joins_is_one_line(start_joined):
+    script = start_joined("joins", "8")
+    script.expect(ps0=1, worker0=1, worker1=1)
+    assert "worker:0 is the chief of this cluster and called join(): nobody would train." in script.log(
+        "worker:0"
+    )
+
+
+@pytest.fixture
 def with_stock(tmp_path):
     """Makes a copy of the script in which some of ps_train's names are TensorFlow's."""
 

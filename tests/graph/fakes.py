@@ -90,6 +90,7 @@ class FakeRuntime:
         self.graph = None
         self.monitor = monitor or FakeMonitor(state="training")
         self.timeouts = Timeouts(**timeouts)
+        self.lenders = frozenset()
         self.left, self.short_since, self.short_line_due = set(), None, None
         self.has_joined = False
         self.is_vacant = lambda names: False

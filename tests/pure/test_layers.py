@@ -23,7 +23,7 @@ LAYERS = (
     "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults tether",
     "bring_up stall_watch status ending vacant warm_up common_end tethered",
     "graph session launcher supervisor profiler tuning",
-    "worker ps evaluator bench",
+    "worker ps joined evaluator bench",
     "startup chaos",
     "runner library",
     "flags",
