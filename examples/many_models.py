@@ -12,7 +12,7 @@ The same command again does what is left: an experiment that is done is not run 
 checkpoint. With more --train_steps all go on. The model is examples/digits_mlp.py; --model names another one that has
 `params["learning_rate"]` and a metric `accuracy`.
 
-Measured once, on two shared cores, 400 steps each: the best of six is 0.3, 97.0% of the held-out digits; the worst 0.01, 53.0%.
+Measured once, on two shared cores, 400 steps each: the best of six is 1, with 98.0% of the held-out digits, the worst 3, with 8.3%.
 """
 
 import argparse

@@ -166,7 +166,7 @@ def test_the_ported_script_trains_and_ends(tmp_path, flags):
 def test_every_example_has_a_test_and_is_short():
     tested = {
         # in test_scheme_examples.py
-        "in_graph.py", "many_models.py", "model_parallel.py", "queue_pipeline.py",
+        "in_graph.py", "many_models.py", "model_parallel.py", "queue_pipeline.py", "shared_variables.py",
         "flights_wide_deep.py", "image_folder.py", "numpy_arrays.py", "tfrecords.py", "digits_mlp.py", "fashion_mnist_mlp.py", "fashion_mnist_cnn.py", "linear_regression.py", "legacy_script.py",
         "legacy_script_before.py",  # compared with legacy_script.py in the graph tier
     }  # fmt: skip

@@ -126,35 +126,44 @@ def test_a_broken_file_of_a_queue_pipeline_ends_the_job(tmp_path):
         assert "Expect 66 fields but have 3" in logs[name], logs[name]
 
 
-def test_model_parallel_has_each_layer_where_it_says_and_the_losses_of_one_task(tmp_path):
+def test_model_parallel_has_the_losses_of_one_task(tmp_path):
     losses = []
     for num_workers in (2, 1):
         folder = tmp_path / f"{num_workers}"
         folder.mkdir()
         flags = [f"--train_dir={folder / 'train'}", "--train_steps=101"]
-        logs = run_tasks(folder, "model_parallel.py", num_workers, *flags)
-        losses.append([float(loss) for loss in re.findall(r"^loss ([\d.]+)$", logs["worker:0"], re.M)])
-        found = devices_in_graph(folder / "train")
-        last = f"/job:worker/task:{num_workers - 1}/"
-        for layer, task in (("lower", "/job:worker/task:0/"), ("upper", last), ("logits", last)):
-            names = [name for name in found if re.match(rf"(gradients/)?{layer}(_1)?/", name)]
-            assert len(names) > 5 and all(found[name].startswith(task) for name in names), (layer, names)
-        arrows = dict(re.findall(r"^(\S+ -> \S+): ([\d,]+) bytes", logs["worker:0"], re.M))
+        log = run_tasks(folder, "model_parallel.py", num_workers, *flags)["worker:0"]
+        losses.append([float(loss) for loss in re.findall(r"^loss ([\d.]+)$", log, re.M)])
         # 8 rows of [32, 64] float32, and the labels; the rows' gradients.
-        assert arrows == (
-            {"worker:0 -> worker:1": "65,792", "worker:1 -> worker:0": "65,540"} if num_workers == 2 else {}
-        )
+        expected = {"worker:0 -> worker:1": "65,792", "worker:1 -> worker:0": "65,540"}
+        arrows = dict(re.findall(r"^(\S+ -> \S+): ([\d,]+) bytes", log, re.M))
+        assert arrows == (expected if num_workers == 2 else {})
     assert len(losses[0]) == 6 and losses[0][-1] < losses[0][0] - 0.5, losses
     np.testing.assert_allclose(losses[0], losses[1], atol=1e-5)
+    weights = [checkpoint_of(tmp_path / folder / "train")["upper/weights"] for folder in "12"]
+    np.testing.assert_allclose(*weights, atol=1e-5)
 
 
-def devices_in_graph(train_dir):
-    """Op name -> device, of the graph beside the newest checkpoint."""
-    from ps_train.compat import tf1
-
-    meta = next(train_dir.glob("*.meta"))
-    graph = tf1.MetaGraphDef.FromString(meta.read_bytes()).graph_def
-    return {node.name: node.device for node in graph.node}
+def test_model_parallel_has_each_layer_on_its_task():
+    """Variables and matrix products, forward and back; the checkpoints' graphs name no devices."""
+    script = """import model_parallel, tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+tf.train.get_or_create_global_step()
+model_parallel.build_step(["/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"])
+for op in tf.get_default_graph().get_operations():
+    if op.type in ("MatMul", "VariableV2"):
+        print(op.name, op.device or "anywhere")"""
+    env = {**ENV, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), str(EXAMPLES.parent)])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    devices = dict(line.split() for line in done.stdout.splitlines())
+    # A product for each of eight rows, for its gradient two (the first row needs that of the weights alone).
+    for layer, task, count in (("lower", 0, 2 + 8 + 16), ("upper", 1, 2 + 8 + 16), ("logits", 1, 1 + 1 + 2)):
+        names = [name for name in devices if re.match(rf"(gradients/)?{layer}/", name)]
+        assert abs(len(names) - count) <= 1, names
+        assert {devices[name] for name in names} == {f"/job:worker/task:{task}/device:CPU:0"}, names
 
 
 def search(directory, *flags):
@@ -185,3 +194,13 @@ def test_many_models_are_divided_and_not_done_twice(tmp_path):
     assert [row.split()[1] for row in rows] == ["250", "250", "250"], rows
     report = json.loads((tmp_path / "learning_rate_1" / "report.json").read_text())
     assert report["restored_from"].endswith("model.ckpt-200")
+
+
+def test_shared_variables_share_what_is_in_no_container(tmp_path):
+    """And a reset of one container leaves the rest, and the other client's session, alone."""
+    logs = run_tasks(tmp_path, "shared_variables.py", 2)
+    lines = re.findall(r"^(?:before|after) .*$", logs["worker:0"], re.M)
+    assert lines == ["before the reset: total 1497, own 749", "after the reset: total 1497, own 0"]
+    assert "rejoined the living model" in logs["worker:0"]
+    assert "after the other's reset: total 1497, own 748\n" in logs["worker:1"]
+    assert "session was lost" not in logs["worker:1"]

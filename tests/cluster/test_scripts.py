@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from harness import MODELS, START_SECS, checkpoint_of, free_ports
 
@@ -146,15 +147,21 @@ def test_a_worker_that_joins_returns_when_the_job_is_over(start_joined, tmp_path
     )
 
 
-def test_a_worker_that_joins_and_is_lost_may_come_back(start_joined, tmp_path):
-    script = start_joined("trains", "60", "400")
-    script.wait_for_line("worker:0", "trained")
+@pytest.mark.parametrize(
+    "chief, expected", [("trains", "rejoined the living model"), ("pins", r"restored \S+ckpt-\d+")]
+)
+def test_a_worker_that_joins_and_is_lost_may_come_back(start_joined, tmp_path, chief, expected):
+    """If it holds a variable, all go back to the checkpoint."""
+    script = start_joined(chief, "60", "400")
+    script.wait_for_line("worker:0", "saved|(trained\n){4}")
     script.tasks["worker:1"].kill()
     script.tasks["worker:1"].wait(10)
     script.start("worker:1")
     script.expect(ps0=0, worker0=0, worker1=0)
-    assert "rejoined the living model" in script.log("worker:0")
-    assert checkpoint_of(tmp_path / "train")["global_step"] == 400
+    assert re.search(expected, script.log("worker:0"))
+    found = checkpoint_of(tmp_path / "train")
+    assert found["global_step"] == 400
+    np.testing.assert_allclose(found["w"], 1 - 0.998**400, rtol=1e-5)
 
 
 def test_a_worker_that_joins_and_stays_away_ends_the_job(start_joined):

@@ -30,6 +30,19 @@ def test_the_mean_of_all_towers_of_all_workers_is_applied(make_job, update, num_
         assert worker.report["examples"] == STEPS * 4 * towers
 
 
+@pytest.mark.parametrize("towers", [1, 2])
+def test_the_devices_of_one_process_are_one_device_with_the_whole_batch(make_job, towers):
+    """As flags/one_host.flags: no ps of its own."""
+    flags = [f"--train_steps={STEPS}", "--colocate_ps", f"--towers={towers}"]
+    job = make_job(num_ps=0, num_workers=1, flags=flags)
+    (worker,) = job.start_all()
+    job.expect_exits(0)
+    values = checkpoint_of(job.train_dir)
+    for name, expected in zip("wb", trajectory(towers, STEPS), strict=True):
+        np.testing.assert_allclose(values[name], expected, rtol=1e-12)
+    assert worker.report["examples"] == STEPS * 4 * towers
+
+
 def test_a_worker_prints_where_its_ops_are(make_job):
     flags = [
         "--train_steps=3",

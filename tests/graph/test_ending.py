@@ -47,7 +47,7 @@ def test_workers_that_train_are_waited_for():
     assert pending(records, waited=1000) == ["worker:1 (training at step 9)", "worker:2 (ending at step 12)"]
 
 
-@pytest.mark.parametrize("state", ["left", "failed", "stopped", "at target"])
+@pytest.mark.parametrize("state", ["left", "failed", "stopped", "at target", "serving"])
 def test_workers_that_have_ended_are_not(state):
     assert pending({"worker:1": {"state": state}, "worker:2": TRAINING}) == ["worker:2 (training at step 9)"]
 
@@ -85,6 +85,7 @@ def test_after_a_signal_the_others_may_be_about_to_stop():
     assert stopping(2.9, w1=TRAINING, w2=STOPPED) == ["worker:1"]
     assert stopping(3.1, w1=TRAINING, w2=STOPPED) == []
     assert stopping(0.0, w1=STOPPED, w2={"state": "left"}) == []
+    assert stopping(0.0, w1={"state": "serving"}, w2=STOPPED) == [], "it has no steps to save"
 
 
 def test_a_signal_and_a_failure_end_the_wait():

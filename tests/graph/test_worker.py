@@ -63,6 +63,28 @@ def test_another_worker_is_not_needed_in_async():
     assert judge({"worker:1": OK, "worker:2": OK}, {"worker:2": 61}, task="worker:0") is None
 
 
+def test_one_on_whose_devices_the_graph_has_ops_is_needed_in_async():
+    records = {"worker:0": OK, "worker:1": {"state": "serving"}}
+    monitor = FakeMonitor(FakeView(records, {"worker:1": 61}), state="training")
+    runtime = FakeRuntime("worker:0", monitor=monitor, peer_timeout_secs=60)
+    assert worker.judge(runtime) is None
+    runtime.lenders = frozenset([TaskId("worker", 1)])
+    failure = worker.judge(runtime)
+    assert (str(failure), failure.exit_status) == (
+        "gone for 60 s: worker:1 at w1:1 (this task's graph has ops there)", 138,
+    )  # fmt: skip
+
+
+def test_one_that_serves_needs_the_chief_and_the_ps():
+    assert judge({"worker:0": OK}, {"worker:0": 61}, state="serving") == (
+        "gone for 60 s: worker:0 at w0:1 (last seen at global step 9)", 138,
+    )  # fmt: skip
+    links = [FakeLink(TaskId("ps", 0), "p0:1", silent_secs=61)]
+    assert judge({"worker:0": OK}, links=links, state="serving") == (
+        "ps:0 at p0:1 has been gone for 60 s: connection refused (nothing listens there)", 138,
+    )  # fmt: skip
+
+
 def test_everyone_is_needed_in_sync():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync") == (
         "gone for 60 s: worker:2 at w2:1 (last seen at global step 9)", 138,
