@@ -146,7 +146,7 @@ class SessionCreator(tf1.train.SessionCreator):
             except (*LOST, BoardError) as error:
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
-                if awake_clock() + ANSWER_SECS > deadline:
+                if awake_clock() + min(ANSWER_SECS, bound / 4) > deadline:
                     raise PeerLostError(f"gave up after {as_secs(bound)} s: {cause_of(error)}") from None
                 if line_due.is_due(awake_clock()):
                     left = deadline - awake_clock()
