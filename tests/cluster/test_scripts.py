@@ -192,8 +192,9 @@ def test_a_worker_that_joins_ends_by_a_signal(start_joined):
 
 
 def test_a_chief_that_joins_is_one_line(start_joined):
-    script = start_joined("joins", "8")
-    script.expect(ps0=1, worker0=1, worker1=1)
+    """Alone: it may have ended before there is a ps that could tell the others."""
+    script = start_joined("joins", "8", names=("worker:0",))
+    script.expect(worker0=1)
     assert "worker:0 is the chief of this cluster and called join(): nobody would train." in script.log(
         "worker:0"
     )
