@@ -161,15 +161,3 @@ def test_the_ported_script_trains_and_ends(tmp_path, flags):
     newest = (tmp_path / "train" / "checkpoint").read_text().splitlines()[0]
     step = int(re.search(r"ckpt-(\d+)", newest)[1])
     assert step in ((200,) if flags else (200, 201)), newest
-
-
-def test_every_example_has_a_test_and_is_short():
-    tested = {
-        # in test_scheme_examples.py
-        "in_graph.py", "many_models.py", "model_parallel.py", "queue_pipeline.py", "shared_variables.py",
-        "flights_wide_deep.py", "image_folder.py", "numpy_arrays.py", "tfrecords.py", "digits_mlp.py", "fashion_mnist_mlp.py", "fashion_mnist_cnn.py", "linear_regression.py", "legacy_script.py",
-        "legacy_script_before.py",  # compared with legacy_script.py in the graph tier
-    }  # fmt: skip
-    found = {path.name for path in EXAMPLES.glob("*.py")}
-    assert found == tested
-    assert all(len((EXAMPLES / name).read_text().splitlines()) <= 160 for name in found)
