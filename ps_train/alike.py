@@ -70,7 +70,11 @@ class UpdateGraph:
 
     def is_updated_by_one(self, variable, update):
         """Whether nothing changes or reads a variable in a way that a piece cannot serve."""
-        known = {"ReadVariableOp", "VarIsInitializedOp"}
+        known = {
+            "ReadVariableOp",
+            "VarIsInitializedOp",
+            "DisableCopyOnRead",
+        }  # the last is of a Saver, for parts
         waiters = self.waiters.get(variable.initializer, ())
         if any(op in self.cold and op.type != "NoOp" for op in waiters):
             return False  # another initial value waits for this one

@@ -303,11 +303,9 @@ class SessionCreator(tf1.train.SessionCreator):
 
     def _advice(self):
         flag = "startup_timeout_secs" if self._session is None else "peer_timeout_secs"  # of a script, too
-        how = (
-            "Start it, with --colocate_ps as this one"
-            if self._runtime.context.cluster.is_colocated
-            else "Start it"
-        )
+        context = self._runtime.context
+        without_ps = "--update=allreduce" if context.is_all_reduced else "--colocate_ps"
+        how = f"Start it, with {without_ps} as this one" if context.cluster.is_colocated else "Start it"
         return f"{how}, check its address and the network between, or give it longer by {flag}."
 
     # The chief.

@@ -28,7 +28,7 @@ from ps_train.model import (
 from ps_train.model.spec import describe
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
-from ps_train.updates import SYNC_OPTIMIZERS, rules
+from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules
 from ps_train.updates.allreduce import Agreement
 from ps_train.updates.lead import Lead
 
@@ -105,17 +105,19 @@ def build_train(context, config, model):
             global_step = tf1.train.get_or_create_global_step()
             _note_default_model(config)
             params = WatchedParams(config.model_params)
+            devices = tower_devices(context)
+            batches = [_build_batch(context, config, model, params, number) for number in range(len(devices))]
+            has_data = tf1.get_collection(HAS_DATA)
+            if has_data:
+                Agreement(context, tf.reduce_all(tf.stack(has_data)))
             towers: list[_Tower] = []
-            for number, device in enumerate(tower_devices(context)):
+            for number, device in enumerate(devices):
                 with tower(number, device):
-                    towers.append(_build_tower(context, config, model, params, towers))
+                    towers.append(_build_tower(context, model, params, batches[number], towers))
             if context.is_chief:  # one for the job
                 for line in params.unread(may_be_read=functools.partial(mentions, model)):
                     log.warning("%s", line)
             _collect_keras_updates(graph)
-            has_data = tf1.get_collection(HAS_DATA)
-            if has_data:
-                Agreement(context, tf.reduce_all(tf.stack(has_data)))
             spec, loss = towers[0].spec, _mean_loss(towers)
             with blaming_result(model, spec):
                 train_op = _build_train_op(towers, context, global_step, loss)
@@ -147,8 +149,8 @@ class _Tower(NamedTuple):
     gradients: Any
 
 
-def _build_tower(context, config, model, params, before):
-    number = len(before)
+def _build_batch(context, config, model, params, number):
+    """(features, labels) of a tower, by number."""
     shard = context.replica * context.devices.towers + number
     num_shards = context.cluster.num_workers * context.devices.towers
     seed = worker_seed(config.seed, shard)
@@ -158,9 +160,14 @@ def _build_tower(context, config, model, params, before):
         shared_name = f"{INPUT}_{number}" if number else INPUT
     device = context.worker_device + "/device:CPU:0"
     goes_on = context.update == "allreduce"  # a worker without data cannot leave
-    _, (features, labels) = build_input(model, where, device, shared_name, goes_on)
+    _, batch = build_input(model, where, device, shared_name, goes_on)
     if context.is_chief and number == 0 and num_shards > 1 and not where.is_sharding_read:  # one for the job
         log.info(NOT_SHARDED, "worker" if context.devices.towers == 1 else "tower")
+    return batch
+
+
+def _build_tower(context, model, params, batch, before):
+    features, labels = batch
     spec = call_model_fn(model, features, labels, ModeKeys.TRAIN, params)
     with blaming_result(model, spec):
         _check_graph(spec.loss)
@@ -262,7 +269,7 @@ def _check_train_op(train_op, context):
             f"ModelSpec.train_op is {describe(train_op)}; an operation is expected, as "
             "ps_train.DistributedOptimizer(optimizer).minimize(loss, ...) returns it."
         )
-    if tf1.get_collection(rules.COLLECTION):
+    if tf1.get_collection(DISTRIBUTED):
         return
     reaching = {
         f"--update={context.update}": context.update != "async",

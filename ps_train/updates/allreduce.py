@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from ps_train import task_context
 from ps_train.compat import tf, tf1
+from ps_train.updates import DISTRIBUTED
 from ps_train.updates.gate import Gate
 from ps_train.updates.parcels import in_order, send_gradients
 from ps_train.updates.wrapped import WrappedOptimizer
@@ -83,6 +84,7 @@ class AllReduceOptimizer(WrappedOptimizer):
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """As the wrapped optimizer's, of gradients that were checked for NaN and Inf."""
+        tf1.add_to_collection(DISTRIBUTED, self)
         context = task_context.current()
         (agreed,) = tf1.get_collection(AGREEMENTS)
         grads_and_vars = [

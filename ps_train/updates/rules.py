@@ -7,7 +7,7 @@ train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
-from ps_train.updates import sync
+from ps_train.updates import DISTRIBUTED, sync
 from ps_train.updates.allreduce import AllReduceOptimizer
 from ps_train.updates.local import LocalOptimizer
 from ps_train.updates.parcels import in_order, send_gradients
@@ -15,15 +15,13 @@ from ps_train.updates.rate import scale_rate, worker_factor
 from ps_train.updates.stale import StalenessGate
 from ps_train.updates.wrapped import WrappedOptimizer
 
-COLLECTION = "ps_train/distributed_optimizers"
-
 
 class AsyncOptimizer(WrappedOptimizer):
     """Applies each worker's gradients as they come; the wrapped optimizer does all the work."""
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """As the wrapped optimizer's, of gradients that were checked for NaN and Inf."""
-        tf1.add_to_collection(COLLECTION, self)
+        tf1.add_to_collection(DISTRIBUTED, self)
         context = task_context.current_or_none()
         if context is None:
             return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
@@ -61,7 +59,7 @@ def _on_ps(parcel):
 
 class _CountedSyncOptimizer(sync.SyncReplicasOptimizer):
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        tf1.add_to_collection(COLLECTION, self)
+        tf1.add_to_collection(DISTRIBUTED, self)
         return super().apply_gradients(grads_and_vars, global_step, name)
 
 

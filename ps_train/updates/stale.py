@@ -75,7 +75,8 @@ class StalenessGate:
             now = global_step.read_value()
         staleness = tf.maximum(now - begun, 0)  # the model may have gone back
         fresh = tf.constant(True) if self._max is None else staleness <= self._max
-        raised = global_step.assign_add(tf.cast(fresh, tf.int64), read_value=False)
+        with tf1.control_dependencies([now]):  # `fresh` may be a constant, which waits for nothing
+            raised = global_step.assign_add(tf.cast(fresh, tf.int64), read_value=False)
         with tf1.control_dependencies([raised]):
             unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf1.control_dependencies([unlock]):

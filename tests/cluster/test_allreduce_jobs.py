@@ -53,6 +53,16 @@ def test_weights_are_those_of_synchronous_updates(make, num_workers, flags):
     assert sorted(checkpoint_of(job.train_dir)) == ["b", "global_step", "w"]
 
 
+@pytest.mark.parametrize("params", ["own=1", "parts=2", "own=1,parts=2"])
+def test_a_model_with_its_own_train_op_or_a_partitioner(make, params):
+    job = make(2, "--train_steps=20", model="slope.py", params=params)
+    job.start_all()
+    job.expect_exits(0)
+    values = checkpoint_of(job.train_dir)
+    np.testing.assert_allclose(values["v"], [-20.0] * 3)
+    np.testing.assert_allclose(values["w"], [-20.0] * 3)
+
+
 def test_it_goes_on_from_the_chiefs_checkpoint(make):
     job = make(2)
     for steps in (7, 20):

@@ -60,3 +60,16 @@ def test_a_worker_with_another_partition_is_refused(make_job):
     assert (
         "worker:1 has --partition=none and the others have --partition=auto. Give all the same." in other.log
     )
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_a_small_variable_in_parts_is_the_same_for_all_workers(make_job, update):
+    """A Saver, which the chief alone has, does more with parts than with a whole variable."""
+    job = make_job(
+        2, 2, model="slope.py", params="parts=2,pause=5", flags=["--train_steps=40", f"--update={update}"]
+    )
+    chief = job.start_all()[2]
+    job.expect_exits(0)
+    values = checkpoint_of(job.train_dir)
+    for name in "vw":
+        np.testing.assert_allclose(values[name], [-1.0 * chief.report["global_step"]] * 3)

@@ -40,6 +40,12 @@ def test_old_gradients_are_dropped(make_job):
         assert "staleness of this worker's gradients: mean 0." in worker.log
 
 
+def test_one_worker_alone_has_fresh_gradients(make_job):
+    weights, (report,), _ = train(make_job, 1, f"--train_steps={STEPS}", "--scale_by_staleness")
+    assert counts_of(report) == {0: STEPS}
+    np.testing.assert_allclose(weights, -0.5 * STEPS, rtol=1e-6)
+
+
 @pytest.mark.parametrize("flags", [[], ["--fuse_bytes=0", "--pack_bytes=0"]], ids=["fused", "apart"])
 def test_the_rate_is_divided_by_each_gradients_staleness(make_job, flags):
     weights, reports, _ = train(make_job, 3, f"--train_steps={STEPS}", "--scale_by_staleness", *flags)

@@ -1,6 +1,6 @@
 """Two variables [3], on a ps each if there are two, whose gradient is 1 always: each is minus the sum of the applied rates.
 
-params: rate, pause (milliseconds that a step takes, between half and twice of it), slow ("shard:times": one that takes longer),
+params: parts (of the variable v, by its partitioner), own (a train_op of the model's own), rate, pause (milliseconds that a step takes, between half and twice of it), slow ("shard:times": one that takes longer),
 batches (of each worker; 0: endless), gather ("workers:directory": nobody ends its first step before all have begun theirs).
 """
 
@@ -40,7 +40,16 @@ def model_fn(features, labels, mode, params):
     factor = tf.ensure_shape(tf.numpy_function(wait, [features], tf.float64), [])
     loss = 0.0
     for name in "vw":
-        loss += tf.reduce_sum(tf1.get_variable(name, [3], tf.float64, tf1.zeros_initializer()))
+        parts = int(params.get("parts", 1)) if name == "v" else 1
+        partitioner = tf1.fixed_size_partitioner(parts) if parts > 1 else None
+        variable = tf1.get_variable(name, [3], tf.float64, tf1.zeros_initializer(), partitioner=partitioner)
+        loss += tf.reduce_sum(tf.convert_to_tensor(variable))
+    if params.get("own"):
+        optimizer = ps_train.DistributedOptimizer(
+            tf1.train.GradientDescentOptimizer(float(params.get("rate", 1)))
+        )
+        step = tf1.train.get_global_step()
+        return ps_train.ModelSpec(loss=loss, train_op=optimizer.minimize(loss * factor, global_step=step))
     return ps_train.ModelSpec(
         loss=loss * factor, optimizer=tf1.train.GradientDescentOptimizer(float(params.get("rate", 1)))
     )
