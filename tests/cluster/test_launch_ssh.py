@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -218,7 +219,9 @@ def test_a_script_on_hosts(hosts):
 def test_what_is_wrong_with_a_host_is_told_in_a_line(hosts):
     folder = hosts.folder
     (folder / "none").write_text("")
-    (folder / "bare").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # sees no packages
+    (folder / "bare").write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n'
+    )  # sees no packages
     (folder / "bare").chmod(0o755)
     cases = [
         (["--hosts=host7,host0"], {}, 138, "host7 cannot be reached: ssh: Could not resolve hostname host7"),
