@@ -1,5 +1,6 @@
 """The script of several hosts on one machine: a job on slow links, and an end that leaves nothing behind."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -32,6 +33,9 @@ def bed(tmp_path):
 
     yield start
     for one in started:
+        with contextlib.suppress(ProcessLookupError, AssertionError):  # it takes its namespaces away
+            os.kill(one.pid, signal.SIGTERM)
+            one.wait(20)
         one.close()
 
 
