@@ -90,6 +90,14 @@ class Launched:
             assert time.monotonic() < deadline, f"no {pattern!r} within {secs} s\n{self.tail()}"
             time.sleep(0.05)
 
+    def end(self, secs):
+        """Asks it to end, if it has not, and gives it so long."""
+        if self._process.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(secs)
+        self.close()
+
     def close(self):
         """Kills what is left of it; the ranks of an mpirun have groups of their own."""
         if self._process.poll() is None:

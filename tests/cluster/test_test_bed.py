@@ -1,6 +1,5 @@
 """The script of several hosts on one machine: a job on slow links, and an end that leaves nothing behind."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -33,10 +32,7 @@ def bed(tmp_path):
 
     yield start
     for one in started:
-        with contextlib.suppress(ProcessLookupError, AssertionError):  # it takes its namespaces away
-            os.kill(one.pid, signal.SIGTERM)
-            one.wait(20)
-        one.close()
+        one.end(20)  # it takes its namespaces away
 
 
 def left_of(process):
