@@ -1,6 +1,6 @@
 # make demo    trains the built-in model on a local cluster
 # make test    lint, types and all tests
-# make quick   the tests that need no TensorFlow, in about two seconds
+# make quick   the tests that need no TensorFlow, in some ten seconds
 #
 # Tests of real processes mostly wait: `make test TEST_PROCESSES=2` runs two at a time, on a machine with nothing else to do.
 #

@@ -19,20 +19,12 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from ps_train.choices import LOSS_POLICIES, NAN_POLICIES, PARTITIONS, RATE_SCALES, UPDATES, WIRE_DTYPES
 from ps_train.cluster import JOBS
-from ps_train.config import (
-    LOSS_POLICIES,
-    NAN_POLICIES,
-    PARTITIONS,
-    RATE_SCALES,
-    UPDATES,
-    WIRE_DTYPES,
-    Params,
-    TrainConfig,
-    parse_model_params,
-)
+from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.manifest import KINDS as MANIFEST_KINDS
+from ps_train.params import Params, parse_model_params
 from ps_train.resolvers import CHOICES, ClusterFlags
 from ps_train.wording import did_you_mean, shown
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ps_train import placement, restoring
 from ps_train.compat import tf, tf1
-from ps_train.config import BUILTIN_MODEL, WatchedParams
+from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import ModelError
 from ps_train.inputs import HAS_DATA, build_input, count_examples
 from ps_train.logs import log
@@ -26,6 +26,7 @@ from ps_train.model import (
     worker_seed,
 )
 from ps_train.model.spec import describe
+from ps_train.params import WatchedParams
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
 from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules

@@ -6,8 +6,8 @@ it, and a process is one task for its whole life.
 
 from dataclasses import dataclass
 
+from ps_train.choices import BUCKET_BYTES
 from ps_train.cluster import Cluster, TaskId
-from ps_train.config import BUCKET_BYTES
 from ps_train.devices import DeviceOptions
 from ps_train.errors import UsageError
 

@@ -23,7 +23,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ps_train.config import BUCKET_BYTES
+from ps_train.choices import BUCKET_BYTES
 from ps_train.profile import Profile
 from ps_train.step_trace import INPUT, PULL, PUSH, UPDATE, WAIT
 from ps_train.timeline import COMPUTE, OTHER

@@ -9,8 +9,8 @@ from in_process import lend_servers
 from stepping import OPTIMIZERS, PACK, Run, build, deep
 
 from ps_train import alike, fusing, transport
+from ps_train.choices import BUCKET_BYTES
 from ps_train.compat import tf, tf1
-from ps_train.config import BUCKET_BYTES
 from ps_train.model import ModelSpec
 
 pytestmark = pytest.mark.graph

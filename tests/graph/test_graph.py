@@ -8,9 +8,10 @@ import pytest
 from ps_train import graph, inputs, logs, sizes, task_context
 from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
-from ps_train.config import Params, TrainConfig
+from ps_train.config import TrainConfig
 from ps_train.errors import ModelError
 from ps_train.model import load_model
+from ps_train.params import Params
 
 ROWS = np.ones((80, 64), "float32")
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps_train.config import Params, TrainConfig, WatchedParams, format_model_params, parse_model_params
+from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
+from ps_train.params import Params, WatchedParams, format_model_params, parse_model_params
 
 FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))
 

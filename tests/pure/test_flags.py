@@ -13,8 +13,9 @@ from ps_train import __main__ as program
 from ps_train import __version__, flags
 from ps_train.cluster import TaskId
 from ps_train.commands import COMMANDS, eval, load, train
-from ps_train.config import Params, TrainConfig
+from ps_train.config import TrainConfig
 from ps_train.errors import PeerLostError, UsageError
+from ps_train.params import Params
 from ps_train.resolvers import ClusterFlags, Resolved
 
 FUZZ_EXAMPLES = int(os.environ.get("PS_TRAIN_FUZZ_EXAMPLES", "60"))

@@ -16,11 +16,12 @@ from ps_train import command_lines, process
 from ps_train import follower as follower_lib
 from ps_train.cluster import Cluster, TaskId
 from ps_train.command_lines import evaluate, go_on, on_a_host
-from ps_train.config import Params, TrainConfig
+from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.follower import Follower
 from ps_train.launcher import LocalCluster, Roles, run_local
 from ps_train.local_config import fill_in, log_path, report_path
+from ps_train.params import Params
 from ps_train.progress import Row
 from ps_train.summary import Summary
 

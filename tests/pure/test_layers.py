@@ -12,8 +12,8 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # A module may import from the rows before its own; a package is one module here. The design's layers 1, 2 and 6 take
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
-    "errors wording processors timeline allocator staleness",
-    "compat addresses packages messages step_trace devices",
+    "errors wording processors timeline allocator staleness choices",
+    "compat addresses packages messages step_trace devices params contradictions",
     "wire",
     "cluster logs transport profile",
     "config model net isolation board lost reports datasets checkpoints fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
