@@ -46,7 +46,7 @@ class Contestant(NamedTuple):
 
     @property
     def is_colocated(self):
-        return "--colocate_ps" in self.flags.split()
+        return bool({"--colocate_ps", "--update=allreduce"} & set(self.flags.split()))
 
 
 class Task(NamedTuple):

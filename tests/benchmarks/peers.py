@@ -9,14 +9,14 @@ The contestants, programs in `contestants/`, whose models and data are those of 
 
 - plain: TensorFlow 1's script with replica_device_setter and MonitoredTrainingSession, and no line of ps_train; async, and
   sync with SyncReplicasOptimizer (num_tokens=0);
-- ps_train: the command line, for each `--variant` of flags, async and sync;
+- ps_train: the command line, for each `--variant` of flags, async and sync; --variant=--update=allreduce is that in place of sync;
 - tf2_ps: TensorFlow 2's ParameterServerStrategy with its ClusterCoordinator, a process more;
 - multiworker: MultiWorkerMirroredStrategy, with a training loop of its own;
 - ddp: PyTorch's DistributedDataParallel over gloo, with as many threads as there are cores for each worker, as torchrun has it;
 - single: one process and no server, what training costs by itself with the whole machine.
 
-One ps (none with --colocate_ps) and the workers are processes on this machine, started anew for each figure; a repeat runs every contestant once, so that
-what else the machine does meets all of them. A rate is the workers' steps a second, summed, while all of them train; the loss
+One ps (none with --colocate_ps or --update=allreduce) and the workers are processes on this machine, started anew for each
+figure; a repeat runs every contestant once, so that what else the machine does meets all of them. A rate is the workers' steps a second, summed, while all of them train; the loss
 has to fall, or the benchmark fails. One step of all workers of a synchronous job counts as so many steps. The last lines name
 each case in which ps_train is slower than a peer with the same kind of update. Hosts of their own are network namespaces, whose
 links `tc tbf` slows down; the coordinator of tf2_ps has one, too.
