@@ -21,6 +21,7 @@ pytestmark = pytest.mark.cluster
 TRAIN_SECS = 120
 GRACE_SECS = 40
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+# With that SHLVL bash does not read this user's .bashrc, which may wait for anything.
 SSHD_CONFIG = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
@@ -28,6 +29,7 @@ PidFile none
 StrictModes no
 UsePAM no
 PermitRootLogin yes
+SetEnv SHLVL=9
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 """
