@@ -56,9 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         values, words = flags.parse(sys.argv[1:] if argv is None else argv)
         is_debug = bool(values["debug"].value)
         if values["help"].value:
-            return _print(help_text())
+            commands.print_text(help_text())
+            return EXIT_DONE
         if values["version"].value:
-            return _print(f"ps_train {__version__}")
+            commands.print_text(f"ps_train {__version__}")
+            return EXIT_DONE
         command = pick_command(words)
         if command != "doctor":  # which tells it in its own way
             packages.check(directories=_model_directories(values["model"].value))
@@ -132,16 +134,6 @@ def help_text() -> str:
 def _model_directories(model: str | None) -> list[str]:
     """The directory that loading the model will put in front of the path."""
     return [os.path.dirname(os.path.abspath(model))] if model and model.endswith(".py") else []
-
-
-def _print(text: str) -> int:
-    try:
-        print(text, flush=True)
-    except (
-        BrokenPipeError
-    ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_DONE
 
 
 def run() -> None:

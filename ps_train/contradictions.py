@@ -35,6 +35,20 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
       config: the TrainConfig, which asks this.
       num_workers: the number of training tasks, if known.
     """
+    found = _range_problems(config) + _place_problems(config)
+    found += _allreduce_problems(config) + _device_problems(config) + _staleness_problems(config)
+    if config.local_steps > 1:
+        found += _local_problems(config)
+    if config.profile_steps:
+        found += _profile_problems(config)
+    found += _choice_problems(config)
+    for name in ("train_dir", "log_dir", "report_file"):
+        found += _not_a_path(name, getattr(config, name))
+    found += _not_a_checkpoint_directory(config.train_dir)
+    return found + _aggregation_problems(config, num_workers)
+
+
+def _range_problems(config: Any) -> list[str]:
     found = []
     for name in (
         "batch_size",
@@ -68,6 +82,12 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
         found.append(
             f"--topk={config.topk:g} is not a part of a gradient's elements. Expected a number above 0, up to 1 for all."
         )
+    return found
+
+
+def _place_problems(config: Any) -> list[str]:
+    """Of what depends on where the variables are, or when they are there."""
+    found = []
     if config.prefetch and config.update == "sync":
         found.append(
             "--prefetch has no meaning in sync, where a step's variables exist when the step before is over. "
@@ -87,11 +107,11 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
             f"--accumulate_steps={config.accumulate_steps} with --colocate_ps needs --update=sync: in async a worker's own part "
             "of the variables changes between the batches of a step. Leave out one of the two."
         )
-    found += _allreduce_problems(config) + _device_problems(config) + _staleness_problems(config)
-    if config.local_steps > 1:
-        found += _local_problems(config)
-    if config.profile_steps:
-        found += _profile_problems(config)
+    return found
+
+
+def _choice_problems(config: Any) -> list[str]:
+    found = []
     if config.update not in UPDATES:
         found.append(f"--update={config.update} is not an update rule. Expected async, sync or allreduce.")
     for name, choices in (
@@ -103,10 +123,7 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
     ):
         if getattr(config, name) not in choices:
             found.append(f"--{name}={getattr(config, name)} is unknown. Expected {', '.join(choices)}.")
-    for name in ("train_dir", "log_dir", "report_file"):
-        found += _not_a_path(name, getattr(config, name))
-    found += _not_a_checkpoint_directory(config.train_dir)
-    return found + _aggregation_problems(config, num_workers)
+    return found
 
 
 def _allreduce_problems(config: Any) -> list[str]:

@@ -109,8 +109,7 @@ def build_train(context, config, model):
             devices = tower_devices(context)
             batches = [_build_batch(context, config, model, params, number) for number in range(len(devices))]
             has_data = tf1.get_collection(HAS_DATA)
-            if has_data:
-                Agreement(context, tf.reduce_all(tf.stack(has_data)))
+            agreement = Agreement(context, tf.reduce_all(tf.stack(has_data))) if has_data else None
             towers: list[_Tower] = []
             for number, device in enumerate(devices):
                 with tower(number, device):
@@ -126,8 +125,8 @@ def build_train(context, config, model):
                 train_op = Lead(context).follow(train_op)
             step_after = _read_step_after(train_op, global_step)
             examples = tf.add_n([count_examples(one.features, config.batch_size) for one in towers])
-            if has_data:
-                examples *= tf.cast(tf.reduce_all(tf.stack(has_data)), examples.dtype)
+            if agreement is not None:
+                examples *= tf.cast(agreement.has_data, examples.dtype)
         check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         hooks = list(spec.training_hooks or ())
@@ -160,8 +159,8 @@ def _build_batch(context, config, model, params, number):
     if context.autotune or context.cluster.is_colocated:
         shared_name = f"{INPUT}_{number}" if number else INPUT
     device = context.worker_device + "/device:CPU:0"
-    goes_on = context.update == "allreduce"  # a worker without data cannot leave
-    _, batch = build_input(model, where, device, shared_name, goes_on)
+    # A worker of an all-reduce that has no data cannot leave.
+    _, batch = build_input(model, where, device, shared_name, goes_on=context.is_all_reduced)
     if context.is_chief and number == 0 and num_shards > 1 and not where.is_sharding_read:  # one for the job
         log.info(NOT_SHARDED, "worker" if context.devices.towers == 1 else "tower")
     return batch

@@ -152,12 +152,13 @@ def make(
         finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)
-        vacancy = VacantPsWatch(runtime.monitor, tf1.get_default_graph())
-        runtime.is_vacant = runtime.is_vacant if is_all_reduced else vacancy.is_vacant
+        vacancy = None if is_all_reduced else VacantPsWatch(runtime.monitor, tf1.get_default_graph())
+        if vacancy is not None:
+            runtime.is_vacant = vacancy.is_vacant
         wait = _make_wait(runtime, step_hook, all_members, is_ps_lost, finals, saves_early=not has_own_hooks)
         ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
-        if not is_all_reduced:
+        if vacancy is not None:
             runtime.guard.looks.append(vacancy.look)
     if step_runner is not None:
         chief = runtime.context.cluster.chief_task

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable
 
 COMMANDS = {
@@ -25,3 +27,13 @@ COMMANDS = {
 def load(name: str) -> Callable[..., int]:
     """The `run` of a command in COMMANDS."""
     return importlib.import_module(f"ps_train.commands.{name}").run
+
+
+def print_text(text: str) -> None:
+    """Prints what a command has found out."""
+    try:
+        print(text, flush=True)
+    except (
+        BrokenPipeError
+    ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,6 +19,7 @@ from ps_train.commands import train
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.faults import KINDS, Fault, fault_problems, parse_fault, usual_faults
+from ps_train.flags import cluster_flags
 from ps_train.local_config import fill_in
 
 BUILTIN_STEPS = 4000  # so that there is time for a fault, a restart and another fault
@@ -48,7 +49,7 @@ def make_config(values: FlagValues) -> Plan:
     problems: list[str] = []
     config = train.local_config(values, "chaos", problems)
     has_size = not train.local_problems(values)
-    if values.colocate_ps or values.update == "allreduce":
+    if cluster_flags(values).colocate_ps:
         problems.append(
             "The command chaos ends ps tasks by themselves. Leave out --colocate_ps and --update=allreduce."
         )

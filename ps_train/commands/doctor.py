@@ -20,7 +20,7 @@ from typing import NamedTuple
 from absl.flags import FlagValues
 
 from ps_train.cluster import Cluster
-from ps_train.commands import train
+from ps_train.commands import print_text, train
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, UsageError
 from ps_train.flags import cluster_flags
 from ps_train.resolvers import Resolved, check_choice, resolve, tf_config
@@ -40,7 +40,7 @@ def run(values: FlagValues) -> int:
     from ps_train import doctor
 
     findings = doctor.examine(*plan, os.environ)
-    train.print_text(json.dumps(doctor.as_dict(findings)) if values.json else doctor.as_text(findings))
+    print_text(json.dumps(doctor.as_dict(findings)) if values.json else doctor.as_text(findings))
     return EXIT_PERMANENT if any(one.level == doctor.PROBLEM for one in findings) else EXIT_DONE
 
 
@@ -52,8 +52,8 @@ def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Plan
         problems += train.local_problems(values)
     if problems or place is None:
         raise UsageError.from_problems(problems)
-    num_ps = 0 if cluster_flags(values).colocate_ps else values.num_ps
-    return Plan(place, values.train_dir or None, num_ps + values.num_workers)
+    num_tasks = cluster_flags(values).wanted_ps + values.num_workers
+    return Plan(place, values.train_dir or None, num_tasks)
 
 
 def _place(values: FlagValues, env: Mapping[str, str]) -> Resolved:

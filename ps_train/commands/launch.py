@@ -126,8 +126,9 @@ def make_config(values: FlagValues, script: Sequence[str] = ()) -> Plan:
     if problems:
         raise UsageError.from_problems(problems)
     if hosts and base is None:
-        number = launched.number_of(f"{socket.gethostname()} {os.getpid()} {time.time()}")
-        base = launched.FIRST_PORT + launched.BLOCK * (number % launched.NUM_BLOCKS)
+        base = launched.port_base_of(
+            launched.number_of(f"{socket.gethostname()} {os.getpid()} {time.time()}")
+        )
     filled = dataclasses.replace(fill_in(config), log_dir=config.log_dir)
     ssh = Ssh(shlex.split(values.ssh or "ssh"), config.startup_timeout_secs, config.peer_timeout_secs)
     remote = Remote(ssh, values.remote_dir or os.getcwd(), values.remote_python or sys.executable)
@@ -198,11 +199,8 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
 
 def _place_jobs(values: FlagValues, hosts: Sequence[Host], is_script: bool) -> dict[str, list[Place]]:
     """The place of each task; raises `UsageError` if there are too few, or another number than asked for."""
-    num_ps = (
-        0
-        if cluster_flags(values).colocate_ps or is_script and values["num_ps"].using_default_value
-        else values.num_ps
-    )
+    has_no_ps = is_script and values["num_ps"].using_default_value
+    num_ps = 0 if has_no_ps else cluster_flags(values).wanted_ps
     num_others = num_ps + bool(values.chief) + bool(values.evaluator)
     places = host_list.places(hosts)
     if not hosts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from absl.flags import FlagValues
 
 from ps_train import command_lines, manifest
-from ps_train.commands import train
+from ps_train.commands import print_text, train
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
@@ -25,7 +25,7 @@ _OF_THIS_HOST = ("cluster_resolver", "port_base", "private_network", "log_dir", 
 
 def run(values: FlagValues) -> int:
     """Prints the manifest; gives the exit status."""
-    train.print_text(manifest.as_yaml(make_config(values)).rstrip("\n"))
+    print_text(manifest.as_yaml(make_config(values)).rstrip("\n"))
     return EXIT_DONE
 
 

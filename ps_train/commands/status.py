@@ -16,7 +16,7 @@ from typing import NamedTuple
 from absl.flags import FlagValues
 
 from ps_train.cluster import Cluster, TaskId
-from ps_train.commands import train
+from ps_train.commands import print_text
 from ps_train.errors import EXIT_DONE, PeerLostError, UsageError
 from ps_train.flags import cluster_flags
 from ps_train.resolvers import ClusterFlags, check_choice, tf_config
@@ -38,7 +38,7 @@ def run(values: FlagValues) -> int:
 
     seen = status.summarize(status.look(watched.ps), watched.cluster)
     text = json.dumps(status.as_dict(seen)) if values.json else status.as_text(seen)
-    train.print_text(text)
+    print_text(text)
     if not seen.is_answered:
         raise PeerLostError(status.why_unanswered(seen))
     return EXIT_DONE

@@ -187,13 +187,3 @@ def collect(make: Callable[[], Value], problems: list[str]) -> Value | None:
     except (UsageError, ModelError) as error:
         problems.append(str(error))
         return None
-
-
-def print_text(text: str) -> None:
-    """Prints what a command has found out."""
-    try:
-        print(text, flush=True)
-    except (
-        BrokenPipeError
-    ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,9 +11,8 @@ import numpy as np
 from ps_train.compat import tf
 from ps_train.data.calls import call, no_autograph
 from ps_train.data.order import Order
-from ps_train.data.sharding import describe_rows
+from ps_train.data.sharding import share_rows
 from ps_train.errors import ModelError
-from ps_train.logs import log
 from ps_train.model.spec import describe
 from ps_train.wording import shown
 
@@ -47,10 +46,7 @@ def from_numpy(context, features, labels=None, *, shard_by="row", shuffle_buffer
     named = _named(structure, "features" if labels is None else "")
     arrays = [_as_array(value, name) for name, value in named]
     total = _check_lengths([name for name, _ in named], arrays)
-    rows = np.arange(total)
-    if shard_by == "row":
-        rows = rows[context.shard_index :: context.num_shards]
-    log.info("%s", describe_rows(len(rows), total, "row", context))
+    rows = share_rows(np.arange(total), "row", context, shard_by)
 
     def gather(numbers):
         return [np.ascontiguousarray(array[rows[numbers]]) for array in arrays]

@@ -20,9 +20,8 @@ from ps_train.data import records
 from ps_train.data.broken import Broken
 from ps_train.data.calls import no_autograph
 from ps_train.data.order import Order
-from ps_train.data.sharding import describe_files, plan_files
+from ps_train.data.sharding import share_files
 from ps_train.errors import ModelError
-from ps_train.logs import log
 from ps_train.wording import shown
 
 SAMPLE_ROWS = 1000
@@ -76,10 +75,7 @@ def from_csv(
     rows = itertools.islice(_rows(paths[0], delimiter), 1, 1 + SAMPLE_ROWS)
     sample = [row for _, row in rows if len(row) == len(header)]
     chosen = column_types.choose(header, sample, columns, label, na_value)
-    plan = plan_files(
-        [file_access.size_of(path) for path in paths], context.num_shards, context.shard_index, shard_by
-    )
-    log.info("%s", describe_files(plan, len(paths), context))
+    plan = share_files([file_access.size_of(path) for path in paths], context, shard_by)
     defaults = column_types.record_defaults(header, chosen)
     form = records.Format(
         functools.partial(_read, defaults, delimiter, na_value),

@@ -15,9 +15,8 @@ from ps_train.compat import tf
 from ps_train.data.broken import Broken
 from ps_train.data.calls import call, no_autograph
 from ps_train.data.order import Order
-from ps_train.data.sharding import describe_rows
+from ps_train.data.sharding import share_rows
 from ps_train.errors import ModelError
-from ps_train.logs import log
 from ps_train.model.spec import ModeKeys
 from ps_train.wording import shown
 
@@ -75,10 +74,7 @@ def from_image_folder(
         for path in _images_in(directory, name)
     ]
     images = _part(images, directory, context.mode, validation_split)
-    total = len(images)
-    if shard_by == "image":
-        images = images[context.shard_index :: context.num_shards]
-    log.info("%s", describe_rows(len(images), total, "image", context))
+    images = share_rows(images, "image", context, shard_by)
     paths, labels = np.array([path for path, _ in images], object), np.array([n for _, n in images], np.int64)
 
     def look_up(numbers):

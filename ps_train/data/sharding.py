@@ -11,6 +11,7 @@ the same on every host.
 from typing import NamedTuple
 
 from ps_train.errors import ModelError
+from ps_train.logs import log
 from ps_train.wording import did_you_mean, imbalance, shown
 
 WAYS = ("auto", "file", "record", "none")
@@ -56,6 +57,20 @@ def plan_files(sizes, num_shards, shard_index, way="auto"):
 def _is_fair(sizes, num_shards):
     parts = [sum(sizes[shard::num_shards]) for shard in range(num_shards)]
     return len(sizes) >= num_shards and imbalance(parts) <= FAIR
+
+
+def share_files(sizes, context, way):
+    """`plan_files` of what `input_fn` gets, said in the log."""
+    plan = plan_files(sizes, context.num_shards, context.shard_index, way)
+    log.info("%s", describe_files(plan, len(sizes), context))
+    return plan
+
+
+def share_rows(rows, what, context, way):
+    """A worker's part of rows, an array or a list, said in the log: each n-th `what`, or all if `way` is 'none'."""
+    part = rows if way == "none" else rows[context.shard_index :: context.num_shards]
+    log.info("%s", describe_rows(len(part), len(rows), what, context))
+    return part
 
 
 def describe_files(plan, num_files, context):

@@ -12,10 +12,9 @@ from ps_train.data import files as file_access
 from ps_train.data import records
 from ps_train.data.broken import Broken
 from ps_train.data.order import Order
-from ps_train.data.sharding import describe_files, plan_files
+from ps_train.data.sharding import share_files
 from ps_train.errors import ModelError
 from ps_train.explain import cause
-from ps_train.logs import log
 from ps_train.model.spec import describe
 from ps_train.wording import did_you_mean, shown
 
@@ -62,9 +61,7 @@ def from_tfrecords(
     file_access.check_compression(compression)
     order, broken = Order(context, shuffle_buffer, repeat), Broken(on_broken)
     paths = file_access.find_files(files)
-    sizes = [file_access.size_of(path) for path in paths]
-    plan = plan_files(sizes, context.num_shards, context.shard_index, shard_by)
-    log.info("%s", describe_files(plan, len(paths), context))
+    plan = share_files([file_access.size_of(path) for path in paths], context, shard_by)
     form = records.Format(_read, ("",), _reasons)
     data = records.read_records(paths, compression, plan, order, form, broken)
     data = order.repeat(data)

@@ -59,7 +59,7 @@ def make_cluster(
     width = max(place.local_index for place in places)
     base = flags.port_base
     if base is None:
-        base = FIRST_PORT + BLOCK * (job_number % NUM_BLOCKS)
+        base = port_base_of(job_number)
     elif not 1 <= base <= MAX_PORT - width:
         problems.append(
             f"--port_base={base} is out of range for hosts with up to {width + 1} tasks, which take a port each from there on. "
@@ -67,7 +67,7 @@ def make_cluster(
         )
     if problems:
         raise UsageError.from_problems(problems)
-    jobs = divide(places, 0 if flags.colocate_ps else flags.num_ps or 1)
+    jobs = divide(places, flags.wanted_ps)
     hosts = {
         job: [f"{place.host}:{base + place.local_index}" for place in members]
         for job, members in jobs.items()
@@ -96,7 +96,7 @@ def flag_problems(num_tasks: int, flags: ClusterFlags, launcher: Launcher) -> li
         )
     wrong_sizes = size_problems(flags)
     problems += wrong_sizes
-    num_ps = 0 if flags.colocate_ps else flags.num_ps or 1
+    num_ps = flags.wanted_ps
     if wrong_sizes:
         return problems
     if num_tasks <= num_ps:
@@ -112,6 +112,11 @@ def flag_problems(num_tasks: int, flags: ClusterFlags, launcher: Launcher) -> li
             f"{num_ps + (flags.num_workers or 0)})."
         )
     return problems
+
+
+def port_base_of(job_number: int) -> int:
+    """The first port of a job that was given none."""
+    return FIRST_PORT + BLOCK * (job_number % NUM_BLOCKS)
 
 
 def number_of(text: str) -> int:

@@ -41,6 +41,11 @@ class ClusterFlags:
     port_base: int | None = None
 
     @property
+    def wanted_ps(self) -> int:
+        """How many ps tasks are asked for, where nothing but their number is."""
+        return 0 if self.colocate_ps else self.num_ps or 1
+
+    @property
     def has_hosts(self) -> bool:
         """Whether any list of hosts is given."""
         return bool(self.ps_hosts or self.worker_hosts or self.chief_host)

@@ -147,9 +147,6 @@ class Lead:
 class LeadHook(MemberHook):
     """Joins when a session is made, leaves at a clean end."""
 
-    def __init__(self, lead):
-        super().__init__(lead)
-
     def begin(self):
         """The nodes are there."""
 

@@ -1,8 +1,27 @@
-"""A vector of numbers on one ps that several tasks change, each change as a whole, under a mutex there."""
+"""What several tasks change on one ps, each change as a whole, under a mutex there: anything, or a vector of numbers."""
 
 from typing import Any
 
 from ps_train.compat import tf, tf1
+
+
+def while_locked(mutex, work):
+    """What is done while nobody else has the mutex.
+
+    Args:
+      mutex: resource tensor; the lock is taken on its device, once a caller's control dependencies are there.
+      work: makes the ops: gives (tensors, ops that have to be done before others are let in).
+
+    Returns:
+      list of the tensors, which are there once the lock is given back.
+    """
+    lock = tf.raw_ops.MutexLock(mutex=mutex)
+    with tf1.control_dependencies([lock]):
+        tensors, last = work()
+    with tf1.control_dependencies(last):
+        unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+    with tf1.control_dependencies([unlock]):
+        return [tf.identity(tensor) for tensor in tensors]
 
 
 class LockedVector:
@@ -37,15 +56,13 @@ class LockedVector:
           transition: function of the state: the new state, the value to return, and a function that makes the ops to be run
             under the lock after the change.
         """
-        lock = tf.raw_ops.MutexLock(mutex=self._mutex)
-        with tf1.control_dependencies([lock]):
+
+        def work():
             new, value, make_effects = transition(self._from_vector(self.variable.read_value()))
-            vector = self._to_vector(new)
             value = tf.identity(value)
-        assigned = self.variable.assign(vector).op
-        with tf1.control_dependencies([value, assigned]):
-            effects = make_effects()
-        with tf1.control_dependencies([*effects, assigned]):
-            unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        with tf1.control_dependencies([unlock]):
-            return tf.identity(value)
+            assigned = self.variable.assign(self._to_vector(new)).op
+            with tf1.control_dependencies([value, assigned]):
+                return [value], [*make_effects(), assigned]
+
+        (value,) = while_locked(self._mutex, work)
+        return value

@@ -61,6 +61,11 @@ class Parcel(NamedTuple):
             mapped = function(gradient)
         return self._replace(gradient=mapped)
 
+    def arrive(self):
+        """The same once it has got to its ps."""
+        with tf1.device(self.variables[0].device):
+            return self.map(tf.identity)
+
     def unpack(self, tensor):
         """Pieces of a tensor like the gradient, with their variables."""
         if len(self.variables) == 1:

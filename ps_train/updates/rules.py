@@ -5,7 +5,7 @@ train_op = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
 """
 
 from ps_train import task_context
-from ps_train.compat import tf, tf1
+from ps_train.compat import tf1
 from ps_train.errors import ModelError
 from ps_train.updates import DISTRIBUTED, sync
 from ps_train.updates.allreduce import AllReduceOptimizer
@@ -44,17 +44,12 @@ class AsyncOptimizer(WrappedOptimizer):
                 "the gradients' staleness is counted in global steps, and an optimizer gets none: pass "
                 "global_step=tf1.train.get_global_step(), or leave out --max_staleness and --scale_by_staleness."
             )
-        arrived = [_on_ps(parcel) for parcel in parcels]
+        arrived = [parcel.arrive() for parcel in parcels]
         gate = StalenessGate(global_step, context, arrived)
         if context.scale_by_staleness:
             scale_rate(self._optimizer, lambda: gate.rate, "--scale_by_staleness")
         passed = [gate.let_pass(parcel) for parcel in arrived]
         return gate.finish(self._apply(passed, grads_and_vars, None, name))
-
-
-def _on_ps(parcel):
-    with tf1.device(parcel.variables[0].device):
-        return parcel.map(tf.identity)
 
 
 class _CountedSyncOptimizer(sync.SyncReplicasOptimizer):
@@ -103,7 +98,7 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
 
 
 def _make_rule(optimizer, context):
-    if context is not None and context.update == "allreduce":
+    if context is not None and context.is_all_reduced:
         return AllReduceOptimizer(optimizer)
     if context is None or context.update != "sync":
         return AsyncOptimizer(optimizer)

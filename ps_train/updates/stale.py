@@ -26,6 +26,7 @@ from ps_train.compat import tf, tf1
 from ps_train.transport import ancestors, is_in_control_flow, task_of
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.gate import Gate
+from ps_train.updates.locked import while_locked
 from ps_train.updates.parcels import barrier
 
 GATES = "ps_train/staleness_gates"
@@ -68,19 +69,17 @@ class StalenessGate:
         tf1.add_to_collection(GATES, self)
 
     def _decide(self, global_step, begun, arrived):
+        def work():
+            now = global_step.read_value()
+            staleness = tf.maximum(now - begun, 0)  # the model may have gone back
+            fresh = tf.constant(True) if self._max is None else staleness <= self._max
+            with tf1.control_dependencies([now]):  # `fresh` may be a constant, which waits for nothing
+                raised = global_step.assign_add(tf.cast(fresh, tf.int64), read_value=False)
+            return [staleness, fresh], [raised]
+
         mutex = tf.raw_ops.MutexV2(shared_name="ps_train/staleness_mutex")
         with tf1.control_dependencies(arrived):
-            lock = tf.raw_ops.MutexLock(mutex=mutex)
-        with tf1.control_dependencies([lock]):
-            now = global_step.read_value()
-        staleness = tf.maximum(now - begun, 0)  # the model may have gone back
-        fresh = tf.constant(True) if self._max is None else staleness <= self._max
-        with tf1.control_dependencies([now]):  # `fresh` may be a constant, which waits for nothing
-            raised = global_step.assign_add(tf.cast(fresh, tf.int64), read_value=False)
-        with tf1.control_dependencies([raised]):
-            unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        with tf1.control_dependencies([unlock]):
-            return tf.identity(staleness), tf.identity(fresh)
+            return while_locked(mutex, work)
 
     def let_pass(self, parcel):
         """A Parcel that has arrived as it is to be applied; see `gate`."""
@@ -128,8 +127,10 @@ def pull_later(graph, runs):
       graph: not finalized; everything else is done to it.
       runs: see `transport.pack`.
     """
-    for gate in graph.get_collection(GATES):
-        for op in ancestors(fetch for run in runs for fetch in run):
-            if op.type in _PULLS and task_of(op.device) in gate.tasks and not is_in_control_flow(op):
-                if op.get_attr("dtype").is_floating and gate.begun not in op.control_inputs:
-                    op._add_control_input(gate.begun)
+    gates = graph.get_collection(GATES)
+    for op in ancestors(fetch for run in runs for fetch in run) if gates else ():
+        if op.type not in _PULLS or not op.get_attr("dtype").is_floating or is_in_control_flow(op):
+            continue
+        for gate in gates:
+            if task_of(op.device) in gate.tasks and gate.begun not in op.control_inputs:
+                op._add_control_input(gate.begun)

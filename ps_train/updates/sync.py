@@ -172,8 +172,8 @@ class SyncReplicasOptimizer(tf1.train.SyncReplicasOptimizer):
         self.parcels = send_gradients(grads_and_vars, self._loss, context)
         for parcel in self.parcels:
             device = parcel.variables[0].device
+            arrived.append(parcel.arrive().gradient)
             with tf1.device(device):
-                arrived.append(parcel.map(tf.identity).gradient)
                 accumulators.append((_accumulator_for(self.ledger, parcel), device))
         with tf1.control_dependencies([barrier(arrived), before]):
             granted = self.granted = self.ledger.claim(stamp)
