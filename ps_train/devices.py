@@ -43,14 +43,14 @@ class DeviceOptions:
 
 
 def gpus_of(setting: str, index: int, num_workers: int) -> str:
-    """What --gpus leaves to one of several workers on a host, for CUDA_VISIBLE_DEVICES.
+    """What is left of --gpus for one of several workers on a host, as that worker's --gpus.
 
     >>> [gpus_of("0,1,2", index, 2) for index in range(2)]
     ['0,2', '1']
     >>> [gpus_of("0", index, 2) for index in range(2)], gpus_of("none", 0, 1)
-    (['0', '0'], '-1')
+    (['0', '0'], 'none')
     """
     if setting == "none":
-        return "-1"
+        return setting
     numbers = setting.split(",")
     return ",".join(numbers[index % len(numbers) :: num_workers])

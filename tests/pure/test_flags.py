@@ -14,6 +14,7 @@ from ps_train import __version__, flags
 from ps_train.cluster import TaskId
 from ps_train.commands import COMMANDS, eval, load, train
 from ps_train.config import TrainConfig
+from ps_train.devices import gpus_of
 from ps_train.errors import PeerLostError, UsageError
 from ps_train.params import Params
 from ps_train.resolvers import ClusterFlags, Resolved
@@ -373,3 +374,10 @@ def test_fuzz_command_line(words):
             train.make_plan(values, {})
     except (UsageError, PeerLostError) as error:
         assert str(error).strip()
+
+
+@pytest.mark.parametrize("gpus", ["none", "3", "0,1,2"])
+def test_a_workers_part_of_the_gpus_is_a_flag_again(gpus):
+    for index in range(2):
+        (flag,) = TrainConfig(gpus=gpus_of(gpus, index, 2)).as_flags()
+        assert flags.config_from_flags(flags.parse([flag])[0]).problems() == []
