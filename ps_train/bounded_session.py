@@ -1,4 +1,4 @@
-"""A raw session whose `close` returns, and for which another one may work.
+"""A raw session whose `close` returns, whose errors say what they are, and for which another one may work.
 
 session = BoundedSession(target, graph=graph, config=config)
 session.substitute(BoundedSession(target, graph=graph, config=config))     # after a change of the graph's wiring
@@ -8,12 +8,16 @@ session.close()                                                            # bot
 
 import contextlib
 import functools
+import re
 import sys
 import threading
 from typing import Any
 
 from ps_train.compat import tf, tf1
 from ps_train.lost import LOST
+
+_CANCELLED_TRANSFER = "RecvFromRemoteAsync is cancelled"
+_NODE = re.compile(r"\{\{node (\S+)\}\}")
 
 
 class BoundedSession(tf1.Session):
@@ -29,14 +33,14 @@ class BoundedSession(tf1.Session):
     lost_by: Exception | None = None  # what a step ended with that lost a ps
 
     def run(self, *args, **kwargs):
-        """As TensorFlow's; keeps the error of a lost ps, which MonitoredSession swallows."""
+        """As TensorFlow's, with errors as `_call` gives them."""
         session: Any = self._substitute or super()
-        return self._noting_loss(session.run, *args, **kwargs)
+        return self._call(session.run, *args, **kwargs)
 
     def make_callable(self, *args, **kwargs):
         """As TensorFlow's, and as `run`."""
         session: Any = self._substitute or super()
-        return functools.partial(self._noting_loss, session.make_callable(*args, **kwargs))
+        return functools.partial(self._call, session.make_callable(*args, **kwargs))
 
     def substitute(self, session):
         """From now on another BoundedSession does the work, which is closed with this one; None: this one itself."""
@@ -51,12 +55,34 @@ class BoundedSession(tf1.Session):
                 session.close()
         self._substitutes = () if self._substitute is None else (self._substitute,)
 
-    def _noting_loss(self, call, *args, **kwargs):
+    def _call(self, call, *args, **kwargs):
+        """Keeps the error of a lost ps, which MonitoredSession swallows, and mends two that TensorFlow gives amiss.
+
+        Raises:
+          tf.errors.AbortedError: also for a transfer that was cancelled because another part of the step had failed: the step was
+            lost, with the session, of which MonitoredSession makes a new one only after this error.
+          tf.errors.UnknownError: a text that is no UTF-8, as with a user's bytes in it: Python's UnicodeDecodeError comes then.
+        """
         try:
             return call(*args, **kwargs)
+        except UnicodeDecodeError as error:
+            raise self._as_op_error(error.object.decode(errors="backslashreplace")) from None
+        except tf.errors.CancelledError as error:
+            is_derived = _CANCELLED_TRANSFER in error.message and not self._is_closing
+            self.lost_by = (
+                tf.errors.AbortedError(error.node_def, error.op, error.message) if is_derived else error
+            )
+            raise self.lost_by from None
         except LOST as error:
             self.lost_by = error
             raise
+
+    def _as_op_error(self, text):
+        """What TensorFlow makes of a step's error, without its code, which is not known."""
+        op, found = None, _NODE.search(text)
+        with contextlib.suppress(KeyError):
+            op = found and self.graph.get_operation_by_name(found[1])
+        return tf.errors.UnknownError(op and op.node_def, op, text)
 
     def close(self):
         """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""
@@ -69,6 +95,7 @@ class BoundedSession(tf1.Session):
 
     def _close_now(self):
         for session in self._substitutes:
+            session._is_closing = True
             session._close_now()
         with contextlib.suppress(tf.errors.OpError):  # the ps is gone, and the session with it
             super().close()
