@@ -144,7 +144,7 @@ def make(
     if is_all_reduced:  # each worker has all
         own = str(runtime.context.cluster.server_task(runtime.context.task))
         runtime.is_vacant = lambda names: own not in names
-    warm_up = WarmUpHook(runtime, step_hook, creator)
+    warm_up = WarmUpHook(runtime, step_hook, creator, is_ps_lost)
     ordered = [step_hook, warm_up, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)

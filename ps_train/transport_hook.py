@@ -19,7 +19,7 @@ from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.local import redirect
 from ps_train.updates.parcels import GRADIENTS
-from ps_train.updates.stale import pull_later
+from ps_train.updates.stale import noting, pull_later
 
 # Resources of these ops have the op's name on their task, whatever the session.
 NAMED = ("VarHandleOp", "Variable", "VariableV2")
@@ -118,6 +118,7 @@ class TransportHook(tf1.train.SessionRunHook):
         pull = None if kept is None else kept.pull
         if kept is not None and setting.prefetch:
             kept.pull_during(self._runs[0][0])
+            pull = noting(graph, pull)
         accumulations, batches = graph.get_collection(ACCUMULATIONS), None
         if accumulations:
             pulls = [] if pull is None or setting.prefetch else [pull]

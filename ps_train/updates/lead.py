@@ -12,8 +12,9 @@ no message says that it may, and nobody asks twice.
     waiting[k]  1 if it is owed a token
     steps[k]    steps that it has made, counted from those of the slowest when it joined
 
-A worker that has used up its data, or is lost (the chief's `roster` sees to it), is counted no more. One that was merely taken for
-lost joins again with its next step. Nobody's wait depends on a worker that never joined.
+A worker that has used up its data, or is lost (the chief's `roster` sees to it), is counted no more, and gets its token if it
+waits: one that was merely taken for lost goes on and joins again with its next step. Nobody's wait depends on a worker that never
+joined. Nothing removes a lost chief: the others wait for it until they end, as without a bound, `peer_timeout_secs` later.
 
 Source of the scheme: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013. There a
 worker may begin a step if it is no more than s ahead, and so may end s + 1 ahead; here no one is ever more than `max_lead` ahead.
@@ -94,8 +95,9 @@ class Lead:
         return tf.reduce_min(tf.where(state.member > 0, state.steps, tf.fill([self._num], tf.constant(_FAR))))
 
     def _let_go(self, state):
-        """Pays those that wait no longer: (new state, 0, effects)."""
-        may = (state.waiting > 0) & (state.steps - self._slowest(state) < self._max)
+        """Pays those that wait no longer, or are counted no more: (new state, 0, effects)."""
+        is_near = state.steps - self._slowest(state) < self._max
+        may = (state.waiting > 0) & (is_near | (state.member < 1))
         paid = tf.cast(may, tf.int64)
         counts = tf.unstack(tf.cast(may, tf.int32))
         zero = tf.zeros([], tf.int64)
@@ -121,20 +123,20 @@ class Lead:
         return self._let_go(state._replace(steps=state.steps + mine, waiting=tf.maximum(state.waiting, mine)))
 
     def _without(self, state, replica):
-        keep = 1 - self._mine(replica)
-        return self._let_go(state._replace(member=state.member * keep, waiting=state.waiting * keep))
+        return self._let_go(state._replace(member=state.member * (1 - self._mine(replica))))
 
     def _build_join(self):
         """Joins anew, with what is left of an earlier process of this replica thrown away."""
         queue = self._queues[self.replica]
 
         def transition(state):
-            state, _, effects = self._without(state, self.replica)
-            return (
-                self._admit(state),
-                tf.zeros([], tf.int64),
-                lambda: [queue.dequeue_many(queue.size()).op, *effects()],
-            )
+            state, zero, pay = self._without(state, self.replica)
+
+            def effects():
+                with tf1.control_dependencies(pay()):  # its own token among them
+                    return [queue.dequeue_many(queue.size()).op]
+
+            return self._admit(state), zero, effects
 
         return self.vector.change(transition)
 

@@ -45,6 +45,8 @@ class StalenessGate:
 
     Attributes:
       begun: op that reads the global step when a step begins.
+      note: op that keeps the global step that `begun` reads, for the gradient of what is pulled in the same run; None if nothing is
+        pulled before its step.
       tasks: the ps tasks that the gradients go to.
       staleness: int64 scalar, of this step's gradient.
       granted: int64 scalar: the staleness, or DROPPED.
@@ -60,7 +62,10 @@ class StalenessGate:
         ):  # a caller's dependencies may take a while
             now = global_step.read_value()
         self.begun = now.op
-        begun, all_there = _begun_at(now, context), barrier([parcel.gradient for parcel in arrived])
+        (begun, self.note), all_there = (
+            _begun_at(now, context),
+            barrier([parcel.gradient for parcel in arrived]),
+        )
         with tf1.device(self._device):
             self.staleness, self.fresh = self._decide(global_step, begun, [all_there])
             self.granted = tf.where(self.fresh, self.staleness, tf.constant(DROPPED, tf.int64))
@@ -98,9 +103,9 @@ class _Beginning:
 
 
 def _begun_at(now, context):
-    """The global step at which the variables of this step's gradients were pulled: int64 scalar on a ps or the worker."""
+    """The global step at which the variables of this step's gradients were pulled, int64 scalar on a ps or the worker, and `note`."""
     if context.step_batches == 1 and not context.prefetch:
-        return now
+        return now, None
     with tf1.control_dependencies(None), tf1.device(context.worker_device):
         with tf1.name_scope(None, "ps_train/staleness"):
             kept: Any = tf1.Variable(
@@ -110,11 +115,16 @@ def _begun_at(now, context):
         begun = kept.read_value()
         if not context.prefetch:
             tf1.add_to_collection(ACCUMULATIONS, _Beginning(kept.assign(now, read_value=False)))
-            return begun
+            return begun, None
         with tf1.control_dependencies([begun.op]):
             noted = kept.assign(now, read_value=False)
         with tf1.control_dependencies([noted]):
-            return tf.where(begun < 0, now, begun)
+            return tf.identity(begun), noted
+
+
+def noting(graph, pull):
+    """An op that pulls what a later run's gradient is of, and has the graph's gates keep the global step of now for that."""
+    return tf.group(pull, *(gate.note for gate in graph.get_collection(GATES) if gate.note is not None))
 
 
 def pull_later(graph, runs):

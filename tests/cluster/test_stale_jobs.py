@@ -1,5 +1,7 @@
 """Jobs that watch how old gradients are: what was applied, by the weights, against what the workers report."""
 
+import signal
+
 import numpy as np
 import pytest
 from harness import checkpoint_of
@@ -149,3 +151,19 @@ def test_one_that_waits_for_a_slow_one_hears_a_signal(make_job):
     chief.wait_for_line(r"step \d+/400")
     chief.send(15)
     assert chief.wait(10) == 143
+
+
+def test_one_that_is_taken_for_lost_while_it_waits_joins_in_again(make_job):
+    """It is frozen between two steps of the slow one, which takes longer than the chief waits."""
+    flags = ["--train_steps=9", "--max_lead=1", "--peer_timeout_secs=3", "--stall_secs=1"]
+    job = make_job(num_workers=3, model="slope.py", params="pause=5,slow=2:1600", flags=flags)
+    ps, chief, frozen, slow = job.start_all()
+    frozen.wait_for_line("so: as far ahead as it may be")
+    frozen.send(signal.SIGSTOP)
+    chief.wait_for_line("worker:1 has been silent for 3 s: going on without it")
+    frozen.send(signal.SIGCONT)
+    job.expect_exits(0, [ps, chief, frozen, slow])
+    steps = [worker.report["local_steps"] for worker in (chief, frozen, slow)]
+    assert sum(steps) == chief.report["global_step"], steps
+    assert steps[1] >= 2 and steps[1] >= steps[2], steps
+    assert "did not leave" not in chief.log

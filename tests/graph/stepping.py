@@ -24,7 +24,7 @@ from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.local import redirect
 from ps_train.updates.rounds import MemberHook, UpdateLoop
-from ps_train.updates.stale import pull_later
+from ps_train.updates.stale import noting, pull_later
 
 PACK = 4096
 FIRST_PULL = "first_pull"
@@ -102,7 +102,7 @@ def build(
     pack(ops.graph, runs, worker, pack_bytes, bucket_bytes, wire_dtype, kept)
     if kept is not None:
         with ops.graph.as_default():
-            tf1.add_to_collection(FIRST_PULL, kept.pull)
+            tf1.add_to_collection(FIRST_PULL, noting(ops.graph, kept.pull))
             kept.pull_during(ops.step)
     pull_later(ops.graph, [*runs, [one.start for one in rounds]])
     return ops, fused, init

@@ -40,7 +40,9 @@ class Model:
 
     def leave(self, k):
         self.steps.pop(k, None)
-        self.waiting.discard(k)
+        if k in self.waiting:
+            self.waiting.remove(k)
+            self.tokens[k] += 1
         self._let_go()
 
     def join(self, k):

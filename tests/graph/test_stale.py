@@ -137,7 +137,8 @@ def test_both_at_once():
 
 def test_with_prefetch_it_counts_from_the_pull():
     run, others = make(sgd(), prefetches=True, prefetch=True, max_staleness=100)
-    assert [step(run, others, count)[0] for count in (2, 3, 0, 0)] == [2, 6, 4, 1]
+    others.session.run(others.add, {others.by: 7})  # between the first pull and the first step
+    assert [step(run, others, count)[0] for count in (2, 3, 0, 0)] == [9, 6, 4, 1]
 
 
 def test_steps_of_several_batches_count_from_the_first():
