@@ -17,6 +17,7 @@ from ps_train.compat import tf, tf1
 from ps_train.lost import LOST
 
 _CANCELLED_TRANSFER = "RecvFromRemoteAsync is cancelled"
+_REMOTE = "Additional GRPC error information"
 _NODE = re.compile(r"\{\{node (\S+)\}\}")
 
 
@@ -61,12 +62,15 @@ class BoundedSession(tf1.Session):
         Raises:
           tf.errors.AbortedError: also for a transfer that was cancelled because another part of the step had failed: the step was
             lost, with the session, of which MonitoredSession makes a new one only after this error.
-          tf.errors.UnknownError: a text that is no UTF-8, as with a user's bytes in it: Python's UnicodeDecodeError comes then.
+          tf.errors.UnknownError: a text that is no UTF-8, as with a user's bytes in it: Python's UnicodeDecodeError comes then. If
+            it is of a call to another task, AbortedError.
         """
         try:
             return call(*args, **kwargs)
         except UnicodeDecodeError as error:
-            raise self._as_op_error(error.object.decode(errors="backslashreplace")) from None
+            mended = self._as_op_error(error.object.decode(errors="backslashreplace"))
+            self.lost_by = mended if isinstance(mended, LOST) else self.lost_by
+            raise mended from None
         except tf.errors.CancelledError as error:
             is_derived = _CANCELLED_TRANSFER in error.message and not self._is_closing
             self.lost_by = (
@@ -82,7 +86,8 @@ class BoundedSession(tf1.Session):
         op, found = None, _NODE.search(text)
         with contextlib.suppress(KeyError):
             op = found and self.graph.get_operation_by_name(found[1])
-        return tf.errors.UnknownError(op and op.node_def, op, text)
+        kind = tf.errors.AbortedError if _REMOTE in text else tf.errors.UnknownError
+        return kind(op and op.node_def, op, text)
 
     def close(self):
         """Closes in a thread of its own and waits no longer than CLOSE_SECS for it; once, and not while Python ends."""

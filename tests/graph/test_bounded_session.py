@@ -50,3 +50,15 @@ def test_a_transfer_that_was_cancelled_is_a_lost_session(monkeypatch, text, kind
     with pytest.raises(kind, match=text) as caught:
         session.run("x")
     assert session.lost_by is caught.value
+
+
+def test_a_text_of_another_tasks_that_is_no_utf8_is_a_lost_session(monkeypatch):
+    def fails(*_):
+        text = b"RecvTensor failed\nAdditional GRPC error information from remote target /job:ps/task:0: \xb0"
+        raise UnicodeDecodeError("utf-8", text, len(text) - 1, len(text), "invalid start byte")
+
+    monkeypatch.setattr(tf1.Session, "run", fails)
+    session = BoundedSession("")
+    with pytest.raises(tf.errors.AbortedError, match="RecvTensor failed") as caught:
+        session.run("x")
+    assert session.lost_by is caught.value
