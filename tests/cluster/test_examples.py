@@ -90,18 +90,21 @@ def test_image_folder_of_stamps(tmp_path):
     assert metric(out, "accuracy") > 0.25
 
 
-def test_image_folder_of_crops_of_two_photographs(tmp_path):
-    """scikit-learn's photographs of a temple and of a flower, cut into pieces of several sizes: two classes."""
+def make_crops(directory):
+    """scikit-learn's photographs of a temple and of a flower, cut into pieces of several sizes: two classes.
+
+    One half are JPEG, the other PNG with an alpha channel.
+    """
     sklearn = pytest.importorskip("sklearn")
     photographs = pathlib.Path(sklearn.__file__).parent / "datasets" / "images"
-    crops = tmp_path / "crops"
     script = [
         "import pathlib, sys, numpy as np",
         "from ps_train.compat import tf, tf1",
         "rng = np.random.default_rng(0)",
         "content = tf1.placeholder(tf.string, [])",
         "pixels = tf1.placeholder(tf.uint8, [None, None, 3])",
-        "decoded, encoded = tf.io.decode_jpeg(content), tf.io.encode_jpeg(pixels)",
+        "decoded, as_jpg = tf.io.decode_jpeg(content), tf.io.encode_jpeg(pixels)",
+        "as_png = tf.io.encode_png(tf.pad(pixels, [[0, 0], [0, 0], [0, 1]], constant_values=255))",
         "with tf1.Session() as session:",
         "    for name in ('china', 'flower'):",
         "        photo = session.run(decoded, {content: pathlib.Path(sys.argv[1], f'{name}.jpg').read_bytes()})",
@@ -111,14 +114,19 @@ def test_image_folder_of_crops_of_two_photographs(tmp_path):
         "            size = int(rng.integers(40, 90))",
         "            top, left = (int(rng.integers(extent - size)) for extent in photo.shape[:2])",
         "            crop = photo[top : top + size, left : left + size]",
-        "            (folder / f'{number}.jpg').write_bytes(session.run(encoded, {pixels: crop}))",
+        "            suffix, encoded = (('jpg', as_jpg), ('png', as_png))[number % 2]",
+        "            (folder / f'{number}.{suffix}').write_bytes(session.run(encoded, {pixels: crop}))",
     ]
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(script), str(photographs), str(crops)],
+        [sys.executable, "-c", "\n".join(script), str(photographs), str(directory)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    params = f"--model_params=data_dir={crops},size=24"
+
+
+def test_image_folder_of_crops_of_two_photographs(tmp_path):
+    make_crops(tmp_path / "crops")
+    params = f"--model_params=data_dir={tmp_path / 'crops'},size=24"
     out = train(tmp_path, "image_folder.py", params, "--train_steps=80", "--update=sync")
     assert metric(out, "accuracy") > 0.75
 

@@ -10,11 +10,12 @@ import time
 
 import pytest
 from launchers import Launched, clean_env, descendants
-from test_examples import EXAMPLES, needs_fashion_mnist
+from test_examples import EXAMPLES, STAMPS, make_crops, needs_fashion_mnist
 
 pytestmark = pytest.mark.cluster
 GRACE_SECS = 30
 TRAIN_SECS = 180
+LARGE_GRAPH_SECS = 360  # some 40 s of processor time, most of it to import and to build the graph
 # Says who it is, and does as its argument for it says: "worker:1=fail".
 SCRIPT = """\
 import json, os, signal, subprocess, sys, time
@@ -196,7 +197,34 @@ def test_keras_parameter_server(launch):
     assert accuracy(job, "chief:0 200 steps") > 0.6
 
 
+def test_keras_mobilenet(launch, tmp_path):
+    images = pathlib.Path(STAMPS)
+    if not images.is_dir():
+        images = tmp_path / "crops"
+        make_crops(images)
+    script = [str(EXAMPLES / "keras_mobilenet.py"), f"--images={images}", "--train_dir=train"]
+    script += ["--steps=60", "--save_steps=20", "--batch_size=16"]
+    job = launch("--num_workers=2", "--", sys.executable, *script)
+    assert job.wait(LARGE_GRAPH_SECS) == 0, job.tail()
+    losses = [
+        re.findall(rf"(?m)^{name} step [246]0/60, mean loss ([0-9.]+), saved$", job.log)
+        for name in ("worker:0", "worker:1")
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 3, job.tail()  # both tell that of all pictures
+    assert float(losses[0][-1]) < 0.9 * float(losses[0][0])
+    assert 0 <= accuracy(job, "worker:0 2 workers, 60 steps: loss [0-9.]+") <= 1
+    assert "ckpt-60" in (tmp_path / "train" / "checkpoint").read_text()
+
+
+def test_keras_mobilenet_without_pictures(launch, tmp_path):
+    script = [str(EXAMPLES / "keras_mobilenet.py"), f"--images={tmp_path}"]
+    job = launch("--num_workers=1", "--", sys.executable, *script)
+    assert job.wait(TRAIN_SECS) == 1
+    assert f"worker:0 failed (status 1): --images={tmp_path} has 0 folders with pictures in them" in job.log
+    assert "Traceback" not in job.log
+
+
 def accuracy(job, head):
-    match = re.search(rf"(?m)^{head}: accuracy ([0-9.]+)$", job.log)
+    match = re.search(rf"(?m)^{head}[:,] accuracy ([0-9.]+)$", job.log)
     assert match, job.tail()
     return float(match[1])
