@@ -51,7 +51,7 @@ class Admission:
         ps = records.get(str(self._ps))
         if not ps or "cluster" not in ps:
             return  # it has not introduced itself yet
-        self.refusal = self._other_cluster(cluster, ps) or self._other_protocol(own, ps)
+        self.refusal = self._other_cluster(cluster, ps) or self._other_protocol(own, cluster, ps)
         if self.refusal is not None:
             return
         if first is not None:
@@ -87,20 +87,21 @@ class Admission:
             self.refusal = _second_copy(other)
 
     def _other_cluster(self, cluster, ps):
+        host = cluster.host(self._ps)
         lines = cluster.differences(Cluster.from_record(ps))
         if not lines:
             return None
         text = (
-            f"This task and {self._ps} at {self._address} were given different clusters. Start all tasks with the same "
+            f"This task and {host} at {self._address} were given different clusters. Start all tasks with the same "
             "lists."
         )
         return RefusedError("\n".join([text, *lines]), is_stranger=True)
 
-    def _other_protocol(self, own, ps):
+    def _other_protocol(self, own, cluster, ps):
         if own["protocol"] == ps.get("protocol"):
             return None
         return RefusedError(
-            f"{self._ps} at {self._address} runs ps_train {ps.get('version')}, this task {own['version']}, and they do not "
+            f"{cluster.host(self._ps)} at {self._address} runs ps_train {ps.get('version')}, this task {own['version']}, and they do not "
             "understand one another. Install the same version on all hosts.",
             is_stranger=True,
         )

@@ -34,7 +34,7 @@ from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
 from ps_train.relapse import Relapse, cause_of
 from ps_train.server import session_config
-from ps_train.updates.allreduce import broadcast
+from ps_train.updates.allreduce import broadcast, rule_of
 from ps_train.wording import as_secs
 
 LOOK_SECS = 3.0
@@ -114,7 +114,10 @@ class SessionCreator(tf1.train.SessionCreator):
         """Of the graph once it is finalized."""
         layout = [self.fused.layout] if self.fused else []
         layout += [parcel.name for optimizer in self._optimizers for parcel in optimizer.parcels]
-        return fingerprint.describe(self._variables, self._runtime.context, "\n".join(layout))
+        constants, sums = rule_of(self._global_step.graph)
+        return fingerprint.describe(
+            self._variables, self._runtime.context, "\n".join([*layout, *sums]), constants
+        )
 
     def create_session(self):
         """A session ready to train; called again after a ps was lost.

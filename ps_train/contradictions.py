@@ -14,6 +14,7 @@ from ps_train.choices import (
     LOSS_POLICIES,
     MAX_BUCKET_BYTES,
     MAX_SEED,
+    MAX_THREADS,
     NAN_POLICIES,
     PARTITIONS,
     RATE_SCALES,
@@ -55,8 +56,6 @@ def _range_problems(config: Any) -> list[str]:
         "accumulate_steps",
         "local_steps",
         "towers",
-        "inter_op_threads",
-        "intra_op_threads",
         "train_steps",
         "replicas_to_aggregate",
         "max_lead",
@@ -64,6 +63,8 @@ def _range_problems(config: Any) -> list[str]:
         "eval_steps",
     ):
         found += _out_of_range(name, getattr(config, name), minimum=1)
+    for name in ("inter_op_threads", "intra_op_threads"):
+        found += _out_of_range(name, getattr(config, name), minimum=1, maximum=MAX_THREADS)
     found += _out_of_range("bucket_bytes", config.bucket_bytes, minimum=1, maximum=MAX_BUCKET_BYTES)
     for name in ("keep_checkpoint_max", "profile_steps", "max_staleness", "warmup_steps"):
         found += _out_of_range(name, getattr(config, name), minimum=0)
@@ -231,6 +232,13 @@ def _out_of_range(name: str, value: int | None, minimum: int, maximum: int | Non
 
 
 def _not_a_path(name: str, value: str | None) -> list[str]:
+    if any(
+        "\udc80" <= letter <= "\udcff" for letter in value or ""
+    ):  # bytes as Python reads them from a command line
+        named = (value or "").encode(errors="surrogateescape").decode(errors="backslashreplace")
+        return [
+            f"--{name}={named} is no UTF-8, which TensorFlow's paths are. Expected a path in that encoding."
+        ]
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value or ""):
         return []
     return [

@@ -15,13 +15,14 @@ from ps_train.compat import tf
 MAX_NAMED = 5
 
 
-def describe(variables, context, layout=None):
+def describe(variables, context, layout=None, constants=None):
     """A JSON text of the update rule and of each variable's type, shape and ps.
 
     Args:
       variables: the graph's global variables.
       context: TaskContext.
       layout: text that tells how variables are put together on the ps; see `fusing`.
+      constants: name -> number, of what an update depends on, where each worker makes all updates; see `allreduce.rule_of`.
     """
     rule = context.update
     if rule == "sync":
@@ -33,7 +34,9 @@ def describe(variables, context, layout=None):
         "--partition": context.partition,
         "--first_ps_bytes": context.first_ps_bytes,
     }
-    return json.dumps({"rule": rule, "flags": flags, "variables": described, "layout": digest})
+    return json.dumps(
+        {"rule": rule, "flags": flags, "variables": described, "layout": digest, "constants": constants or {}}
+    )
 
 
 def _describe_one(variable, context):
@@ -68,5 +71,12 @@ def differences(mine, theirs, task):
             other.append(f"Variable {name} ({here}) is {task}'s alone.")
         elif there != here:
             other.append(f"Variable {name} is {here} for {task} and {there} for the others.")
-    more = [f"{len(other) - MAX_NAMED} more variables differ."] if len(other) > MAX_NAMED else []
+    if not other:
+        others = theirs["constants"]
+        other = [
+            f"{name} is {value:.9g} for {task} and {others[name]:.9g} for the others."
+            for name, value in mine["constants"].items()
+            if name in others and others[name] != value
+        ]
+    more = [f"{len(other) - MAX_NAMED} more differ."] if len(other) > MAX_NAMED else []
     return [*lines, *other[:MAX_NAMED], *more]

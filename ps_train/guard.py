@@ -90,10 +90,14 @@ class Guard:
 
     def await_signal(self, secs):
         """Waits so long for a signal that has come to another task; then as `check`."""
+        self.await_decision(secs)
+        self.check()
+
+    def await_decision(self, secs):
+        """Waits no longer than that for a reason to end."""
         deadline = time.monotonic() + secs
         while not self.should_stop and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.check()
 
     @contextlib.contextmanager
     def granting(self, secs):
@@ -140,7 +144,7 @@ class Guard:
             if self._is_overdue():
                 if self.failure is None or self.failure.is_model_safe:
                     self._rescue()
-                self._leave("and the main thread did not end in time")
+                self._leave("The call that was running did not return in time: leaving")
 
     def _read_signals(self):
         if self._read_fd is None:
@@ -154,7 +158,7 @@ class Guard:
                 continue
             if self._stopped_at is not None:
                 if time.monotonic() - self._stopped_at >= REPEAT_SECS:
-                    self._leave("twice")
+                    self._leave("A second signal: leaving")
                 continue
             self.stop_signal, self._stopped_at = number, time.monotonic()
             log.info("%s: ending in order; a second signal ends at once", signal.Signals(number).name)
@@ -189,7 +193,7 @@ class Guard:
         if self._done.is_set():
             return
         error = self.failure or self.stopped_error()
-        log.error("%s, %s: leaving", error, why)
+        log.error("%s. %s", str(error).rstrip("."), why)
         try:
             self._on_exit(error.exit_status, str(error))
         finally:

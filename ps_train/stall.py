@@ -26,6 +26,7 @@ from ps_train.updates.standing import LeadStanding, Standing
 SILENT_SECS = 3.0  # a record changes twice a second
 BUSY_CORES = 0.3
 MAX_NAMED = 4
+COLLECTIVE = "waiting in the all-reduce"
 
 
 class Server(NamedTuple):
@@ -66,6 +67,7 @@ class Evidence(NamedTuple):
       queues: names of queues on the ps tasks that are the model's own, such as those of TensorFlow's own SyncReplicasOptimizer.
       calls: places of the Python functions that did not return while the evidence was collected.
       cores: how many cores this process kept busy meanwhile.
+      is_all_reduced: whether each step has a collective of all tasks, whose addresses are those of `servers`.
       tells_ages: whether the text will be read at once, so that it can say how long ago something was.
     """
 
@@ -85,6 +87,7 @@ class Evidence(NamedTuple):
     queues: Sequence[str] = ()
     calls: Sequence[str] = ()
     cores: float = 0.0
+    is_all_reduced: bool = False
     tells_ages: bool = True
 
     @property
@@ -109,7 +112,9 @@ def explain(evidence: Evidence) -> list[str]:
         lines.append(f"  accumulators: {_count_gradients(evidence.gradients)}")
     if evidence.is_loop_there is not None:
         lines.append(f"  the chief's update loop {'runs' if evidence.is_loop_there else 'is not there'}")
-    lines.append("  " + "; ".join(_describe_server(server) for server in evidence.servers))
+    servers = [server for server in evidence.servers if not (evidence.is_all_reduced and server.is_up)]
+    if servers:
+        lines.append("  " + "; ".join(_describe_server(server) for server in servers))
     lines += [f"  {line}" for line in _describe_peers(evidence)]
     lines += [f"  {note}" for note in evidence.notes]
     lines.append(f"  this process keeps {evidence.cores:.1f} cores busy; its main thread:")
@@ -184,6 +189,8 @@ def _conclude_own(evidence: Evidence) -> str:
             f"this worker computes, {evidence.cores:.1f} cores being busy: if a step of the model takes that long, "
             "all is well"
         )
+    if evidence.is_all_reduced:
+        return _conclude_collective(evidence)
     if evidence.queues:
         return (
             f"this worker waits at a queue of the model's on the ps tasks ({_names(evidence.queues)}) or for its own input: "
@@ -193,6 +200,15 @@ def _conclude_own(evidence: Evidence) -> str:
         "this worker's own input gives no data, as it seems: every ps answers, no other task is waited for, and this "
         "process is idle"
     )
+
+
+def _conclude_collective(evidence: Evidence) -> str:
+    """Whom an all-reduce waits for: those that do not say that they wait for others, too."""
+    others = [peer for peer in evidence.peers if COLLECTIVE not in peer.stall]
+    if not others:
+        return f"{COLLECTIVE} of {evidence.next_step}, as all other workers do"
+    named = [f"{peer.name}, which {_heard(evidence, peer.name)}" for peer in others[:MAX_NAMED]]
+    return f"{COLLECTIVE} of {evidence.next_step}, of {', of '.join(named)}; or for its own input"
 
 
 def _heard(evidence: Evidence, name: str) -> str:

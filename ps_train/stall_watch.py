@@ -133,7 +133,11 @@ class StallWatch:
             secs=self._clock() - since,
             step=runtime.report.global_step,
             is_first=self._count() == 0,
-            servers=[_server(link) for link in runtime.monitor.links],
+            servers=[
+                _server(link, context.cluster.host(link.task) if context.is_all_reduced else link.task)
+                for link in runtime.monitor.links
+            ],
+            is_all_reduced=context.is_all_reduced,
             peers=[_peer(str(task), seen) for task in context.cluster.training_tasks if task != own],
             standings=standings,
             lead=self._read_lead(notes),
@@ -214,9 +218,9 @@ def _start_thread(function):
     threading.Thread(target=function, daemon=True, name="ps_train-stall").start()
 
 
-def _server(link):
+def _server(link, task):
     is_up = not link.reason and link.silent_secs() < BEAT_SECS + CALL_SECS
-    return stall.Server(str(link.task), link.address, is_up, link.reason or NO_ANSWER)
+    return stall.Server(str(task), link.address, is_up, link.reason or NO_ANSWER)
 
 
 def _peer(name, view):

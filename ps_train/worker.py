@@ -31,7 +31,7 @@ from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.tuning import TuningRunner, tuner_for
-from ps_train.updates.allreduce import AGREEMENTS
+from ps_train.updates.allreduce import AGREEMENTS, is_collective
 from ps_train.updates.finite import explain_bad_number, is_bad_number
 from ps_train.updates.lead import LEADS
 from ps_train.updates.ledger import REFUSED
@@ -43,6 +43,7 @@ SUMMARY_STEPS = 100
 BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
 SIGNAL_SECS = 1.5  # within which a signal to all tasks has got to each
+BLAME_SECS = 5.0  # in which the others hear why a worker has ended
 REFUSAL_SECS = 2.5  # in which two processes of one name notice
 
 
@@ -142,6 +143,8 @@ def _tell_unused(runtime, step_hook):
             "the last %d examples of this worker's data were not trained on: a step takes %d batches (%s)",
             left, context.step_batches, flag,
         )  # fmt: skip
+    elif context.devices.towers > 1:
+        log.info("the data of one of the towers is used up: what the others had left was not trained on")
     elif report.local_steps == report.skipped_steps == 0:
         log.warning("this worker's shard of the data is empty: input_fn gave no batch")
 
@@ -185,6 +188,14 @@ def _judge_all(runtime, view):
     ended = {name for name in others if view.record(name).get("state") in ("failed", "stopped")}
     if not back | ended:
         return None
+    refused = [name for name in ended if view.record(name).get("is_refused")]
+    if refused:
+        reason = view.record(refused[0]).get("reason", "").partition("\n")[2] or "it says why"
+        return PeerLostError(
+            f"{refused[0]} was refused, and an all-reduce does not go on without it: {reason.splitlines()[0]} Start all tasks again "
+            "then.",
+            is_model_safe=True,
+        )
     named = [
         f"{name} ({'was started again' if name in back else view.record(name).get('reason', 'has ended')})"
         for name in sorted(back | ended)
@@ -357,8 +368,13 @@ def _await_refusal(monitor, sleep=time.sleep):
 
 def explain(runtime, error):
     """What an exception of the session means: a lost ps (PeerLostError), the user's mistake (ModelError), or a refusal."""
-    if runtime.context.is_all_reduced and runtime.guard.failure is not None:
-        return runtime.guard.failure  # whose release was this error
+    if runtime.context.is_all_reduced:
+        if is_collective(error):
+            runtime.guard.await_decision(BLAME_SECS)
+        if runtime.guard.failure is not None:
+            return runtime.guard.failure  # whose release was this error
+        if is_collective(error):
+            return PeerLostError(f"a worker was lost: {cause(error)[:300]}; {NO_WAY_ON}", is_model_safe=True)
     if is_ps_lost(runtime, error):
         down = [link for link in runtime.monitor.links if link.silent_secs() > BEAT_SECS + 0.1]
         refusal = None if down else _await_refusal(runtime.monitor)

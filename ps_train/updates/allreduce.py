@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from ps_train import task_context
 from ps_train.compat import tf, tf1
+from ps_train.errors import ModelError
 from ps_train.updates import DISTRIBUTED
 from ps_train.updates.gate import Gate
 from ps_train.updates.parcels import in_order, send_gradients
@@ -30,9 +31,16 @@ from ps_train.updates.wrapped import WrappedOptimizer
 
 AGREEMENTS = "ps_train/agreements"
 COLLECTIVES = "ps_train/collectives"
+RULES = "ps_train/allreduce_rules"
 GROUP_KEY = 1
 BROADCAST_KEYS = 1_000_000  # above those of all steps
-BROADCAST_TYPES = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_SENT_AS_IT_IS = (tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+# Types that the collective does not know, and how they are sent: each value of the one is one of the other.
+_SENT_AS = {
+    tf.bfloat16: tf.float32, tf.int8: tf.int32, tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32,
+    tf.uint32: tf.int64, tf.uint64: tf.int64,
+}  # fmt: skip
+_PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 
 
 class Agreed(NamedTuple):
@@ -106,6 +114,7 @@ class AllReduceOptimizer(WrappedOptimizer):
                 passed = gate.let_pass(parcel)
                 pieces += passed.unpack(passed.gradient)
         applied = self._optimizer.apply_gradients(in_order(pieces, grads_and_vars), global_step, name)
+        tf1.add_to_collection(RULES, applied)
         return gate.finish(applied)
 
 
@@ -124,24 +133,84 @@ def reduce_sum(tensor, context):
 def broadcast(variables, context):
     """An op that gives all workers the chief's values of these variables; each worker runs it, the chief with the others.
 
-    Variables of other types, as strings, are left out: they have their own initial values.
+    Variables that hold no numbers, as strings, are left out: they have their own initial values.
+
+    Raises:
+      ModelError: a variable that is trained cannot be sent, so that each worker would train another model.
     """
-    sent = [v for v in variables if v.dtype.base_dtype in BROADCAST_TYPES and v.shape.is_fully_defined()]
     if context.cluster.num_workers == 1:
         return tf.no_op()
+    sent = [v for v in variables if _sent_type(v) is not None and v.shape.is_fully_defined()]
+    for variable in tf1.trainable_variables():
+        if not any(variable is other for other in sent):
+            raise ModelError(
+                f"Variable {variable.op.name} is {variable.dtype.base_dtype.name} {variable.shape}: an all-reduce cannot give "
+                "the chief's initial value to the others. Give it numbers and a full shape, or trainable=False."
+            )
     ops: list[Any] = []
     for number, variable in enumerate(sent):
+        shape = variable.shape.concatenate([2] if variable.dtype.base_dtype in _PARTS else [])
         settings = {
             "group_size": context.cluster.num_workers, "group_key": GROUP_KEY,
-            "instance_key": BROADCAST_KEYS + number, "shape": variable.shape,
+            "instance_key": BROADCAST_KEYS + number, "shape": shape,
         }  # fmt: skip
         with tf1.device(_cpu(context)), tf1.control_dependencies(ops[-1:]):
             if context.is_chief:
-                ops.append(tf.raw_ops.CollectiveBcastSend(input=variable.read_value(), **settings).op)
+                ops.append(tf.raw_ops.CollectiveBcastSend(input=_as_sent(variable), **settings).op)
             else:
-                value = tf.raw_ops.CollectiveBcastRecv(T=variable.dtype.base_dtype, **settings)
-                ops.append(variable.assign(value, read_value=False))
+                value = tf.raw_ops.CollectiveBcastRecv(T=_sent_type(variable), **settings)
+                ops.append(variable.assign(_as_kept(value, variable.dtype.base_dtype), read_value=False))
     return tf.group(*ops)
+
+
+def _sent_type(variable):
+    """The type that a variable's value travels in; None if it cannot."""
+    dtype = variable.dtype.base_dtype
+    return dtype if dtype in _SENT_AS_IT_IS else (_SENT_AS | _PARTS).get(dtype)
+
+
+def _as_sent(variable):
+    value, dtype = variable.read_value(), variable.dtype.base_dtype
+    if dtype in _PARTS:
+        return tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
+    return value if dtype in _SENT_AS_IT_IS else tf.cast(value, _sent_type(variable))
+
+
+def _as_kept(value, dtype):
+    if dtype in _PARTS:
+        return tf.complex(value[..., 0], value[..., 1])
+    return tf.cast(value, dtype)
+
+
+def rule_of(graph):
+    """What the updates of a graph depend on beside gradients and variables, which has to be alike on all workers.
+
+    Returns:
+      (dict: name of a constant, as of a learning rate -> its value; lines on what each collective sums, in their order).
+    """
+    constants, seen = {}, set()
+    ops = graph.get_collection(RULES)
+    while ops:
+        op = ops.pop()
+        if op in seen or op.type in ("CollectiveReduce", "VarHandleOp"):
+            continue
+        seen.add(op)
+        if op.type == "Const" and op.outputs[0].shape.num_elements() == 1:
+            constants[op.name] = tf.make_ndarray(op.get_attr("value")).item()
+        ops += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    numbers = {
+        name: value for name, value in sorted(constants.items()) if isinstance(value, (bool, int, float))
+    }
+    sums = [f"{tensor.dtype.name} {tensor.shape}" for tensor in graph.get_collection(COLLECTIVES)]
+    return numbers, sums
+
+
+def is_collective(error):
+    """Whether an error of TensorFlow's says that a collective was given up, as when another worker ends."""
+    return (
+        isinstance(error, tf.errors.OpError)
+        and "ollective" in f"{error.message} {error.op and error.op.type}"
+    )
 
 
 def leader_device(cluster):

@@ -162,3 +162,55 @@ def test_nan_in_one_workers_gradient_ends_all(make):
     job.start_all()
     job.expect_exits(1, secs=START_SECS)
     assert "NaN in the loss on worker:1" in job.tasks[0].report["reason"]
+
+
+def test_the_chiefs_values_of_every_type_are_given_to_all(make, tmp_path):
+    job = make(3, "--train_steps=4", model="kinds.py", params=f"out={tmp_path}")
+    job.start_all()
+    job.expect_exits(0)
+    first, *others = [dict(np.load(path)) for path in sorted(tmp_path.glob("*.npz"))]
+    assert len(others) == 2 and len(first) >= 18, sorted(first)
+    for name, value in first.items():
+        assert np.any(value != 0), f"{name} would be the same without a broadcast"
+        for other in others:
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_a_trained_variable_that_cannot_be_given_to_all_is_refused(make, tmp_path):
+    job = make(2, "--train_steps=4", model="kinds.py", params=f"out={tmp_path},shape=unknown")
+    job.start_all()
+    job.expect_exits(1)
+    assert (
+        "an all-reduce cannot give the chief's initial value to the others" in job.tasks[0].report["reason"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--model_params=rate=0.25,out=."],
+            r"\S*learning_rate\S* is 0.25 for worker:1 and 0.5 for the others",
+        ),
+        (
+            ["--bucket_bytes=8"],
+            "updates other variables together than the others do. Give all the same --fuse_bytes",
+        ),
+        (
+            ["--pack_bytes=0", "--fuse_bytes=0"],
+            "updates other variables together than the others do. Give all the same --fuse_bytes",
+        ),
+    ],
+)
+def test_one_with_other_settings_is_refused(make, tmp_path, flags, message):
+    """Each would train a model of its own, or wait in a collective that no other has."""
+    job = make(2, "--train_steps=100000", model="kinds.py", params=f"out={tmp_path}")
+    chief = job.start("worker:0")
+    other = job.start("worker:1", *flags)
+    job.expect_exits(1, [other], secs=START_SECS)
+    assert re.search(message, other.report["reason"]), other.tail()
+    job.expect_exits(138, [chief], secs=START_SECS)
+    assert re.search(
+        f"worker:1 was refused, and an all-reduce does not go on without it: .*{message}",
+        chief.report["reason"],
+    ), chief.tail()

@@ -68,4 +68,4 @@ def test_a_flag_that_differs_is_named_and_not_what_follows_from_it():
 
 def test_many_differences_are_counted():
     lines = differences(text(variables(**{f"v{i}": [] for i in range(8)})), text(variables(w=[])))
-    assert len(lines) == 6 and lines[-1] == "3 more variables differ."
+    assert len(lines) == 6 and lines[-1] == "3 more differ."

@@ -132,13 +132,13 @@ def test_a_save_that_is_going_on_when_it_is_decided_has_its_time(monkeypatch):
 def test_signal_ends_a_main_thread_that_is_stuck():
     status, lines, err = run_child("stuck", signal.SIGINT)
     assert (status, lines) == (130, ["rescue", "report 130 stopped by SIGINT"])
-    assert "error: stopped by SIGINT, and the main thread did not end in time: leaving" in err
+    assert "error: stopped by SIGINT. The call that was running did not return in time: leaving" in err
 
 
 def test_judge_ends_a_main_thread_that_is_stuck():
     status, lines, err = run_child("judge")
     assert (status, lines) == (138, ["report 138 ps:0 is gone"])
-    assert "error: ps:0 is gone, and the main thread did not end in time: leaving" in err
+    assert "error: ps:0 is gone. The call that was running did not return in time: leaving" in err
 
 
 def test_the_model_is_saved_if_only_workers_are_gone():

@@ -272,3 +272,11 @@ def test_a_train_dir_that_tensorflow_takes_for_a_pattern_is_refused(name, shown)
         "Expected a name without [ ] * ? and backslash."
     ]
     assert not TrainConfig(train_dir="plain ü/with blank").problems()
+
+
+@pytest.mark.parametrize("name", ["train_dir", "log_dir", "report_file"])
+def test_a_path_that_is_no_utf8(name):
+    (line,) = TrainConfig(**{name: "runs/bad\udcb0dir"}).problems()
+    assert line == (
+        f"--{name}=runs/bad\\xb0dir is no UTF-8, which TensorFlow's paths are. Expected a path in that encoding."
+    )

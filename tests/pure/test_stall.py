@@ -284,3 +284,45 @@ def test_python_functions_that_tensorflow_has_called():
     assert (call.place, call.lines) == ("f in /home/me/mine.py:2", ("/home/me/mine.py:2 in f",))
     with Blocked("/home/me/train.py") as frames:
         assert python_calls(frames) == []
+
+
+@pytest.mark.parametrize(
+    ("peers", "conclusion"),
+    [
+        (
+            [],
+            "waiting in the all-reduce of step 313, of worker:1, which is alive, of worker:2, which is alive; or for its own input",
+        ),
+        (
+            [
+                Peer(
+                    "worker:1",
+                    "training",
+                    0.2,
+                    312,
+                    "waiting in the all-reduce of step 313, as all other workers do",
+                ),
+                Peer(
+                    "worker:2",
+                    "training",
+                    0.2,
+                    312,
+                    "this worker's own input gives no data: f in m.py:1 has not returned",
+                ),
+            ],
+            "waiting in the all-reduce of step 313, of worker:2, which is alive and says: this worker's own input gives no data: "
+            "f in m.py:1 has not returned; or for its own input",
+        ),
+        (
+            [
+                Peer(name, "training", 0.2, 312, "waiting in the all-reduce of step 313, x")
+                for name in WORKERS
+            ],
+            "waiting in the all-reduce of step 313, as all other workers do",
+        ),
+    ],
+)
+def test_an_all_reduce_waits_for_workers_and_names_no_ps(peers, conclusion):
+    seen = evidence(peers=peers, is_all_reduced=True)
+    assert conclude(seen) == conclusion
+    assert not any("ps:" in line for line in explain(seen))
