@@ -33,17 +33,26 @@ _ROOT = pathlib.Path("/")
 
 
 def check(path: str, root: pathlib.Path = _ROOT) -> list[Finding]:
-    """A line on writing, one on space, one on the file system; one in all if that does not answer within ANSWER_SECS."""
+    """A line on writing, one on space, one on the file system; one in all if that fails, or does not answer in ANSWER_SECS."""
     found: list[Finding] = []
-    thread = threading.Thread(target=lambda: found.extend(_check(path, root)), daemon=True)
+    remedy = "Look at its mount, or choose another --train_dir."
+
+    def look() -> None:
+        try:
+            found.extend(_check(path, root))
+        except OSError as error:
+            what = f"{path} cannot be looked at: {error.strerror or error}."
+            found.append(problem("train_dir", what, remedy))
+
+    thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(ANSWER_SECS)
-    if found:
+    if found or not thread.is_alive():
         return found
     what = (
         f"{path} does not answer in {ANSWER_SECS:g} s, as when the server of a network file system is gone."
     )
-    return [problem("train_dir", what, "Look at its mount, or choose another --train_dir.")]
+    return [problem("train_dir", what, remedy)]
 
 
 def _check(path: str, root: pathlib.Path) -> list[Finding]:

@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -226,10 +227,14 @@ def _available_bytes(root: Root) -> float:
 
 
 def _read(path: Root) -> str:
+    return _read_bytes(path).decode(errors="replace")
+
+
+def _read_bytes(path: Root) -> bytes:
     try:
-        return path.read_text(errors="replace")
+        return path.read_bytes()
     except OSError:
-        return ""
+        return b""
 
 
 def _limit(limit: int) -> str:
@@ -243,11 +248,11 @@ def _tasks(count: int) -> str:
 def file_system(path: str, root: Root = _ROOT) -> str:
     """The type of the file system that a path with no links in it is on, as `ext4` or `nfs4`; "" if it is not known."""
     best, found = -1, ""
-    for line in _read(root / "proc/self/mounts").splitlines():
-        words = line.split()
+    for line in _read_bytes(root / "proc/self/mounts").split(b"\n"):
+        words = line.split(b" ")
         if len(words) < 3:
             continue
-        mount = words[1].encode().decode("unicode_escape")  # a blank is \040
+        mount = os.fsdecode(re.sub(rb"\\([0-3][0-7]{2})", lambda octal: bytes([int(octal[1], 8)]), words[1]))
         if os.path.commonpath([mount, path]) == mount and len(mount) >= best:
-            best, found = len(mount), words[2]
+            best, found = len(mount), os.fsdecode(words[2])
     return found

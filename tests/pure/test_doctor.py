@@ -1,6 +1,7 @@
 """`ps_train doctor`: each check is made to find what it is for, on fake files of /proc and real sockets."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -271,6 +272,15 @@ def test_a_directory_that_does_not_answer(tmp_path, monkeypatch):
     assert found.level == PROBLEM and "does not answer in 0.1 s" in found.what
 
 
+def test_an_error_is_no_silence(tmp_path, monkeypatch):
+    def stale(_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(directory.os, "statvfs", stale)
+    (found,) = directory.check(str(tmp_path))
+    assert found.level == PROBLEM and found.what == f"{tmp_path} cannot be looked at: Stale file handle."
+
+
 def space(free_bytes, files=10**6, free_files=10**6):
     return os.statvfs_result((4096, 1, 10**12, free_bytes, free_bytes, files, free_files, free_files, 0, 255))
 
@@ -297,10 +307,13 @@ def test_space(state, level):
         ("/nfs/local disk/a", OK, "on this host (xfs)"),
         ("/tmp", WARNING, "in memory (tmpfs)"),
         ("/nfsx", OK, "on this host (ext4)"),
+        ("/nfs/Übung\u00a0ß/a", OK, "on this host (btrfs)"),
+        ("/nfs/back\\slash/a", OK, "on this host (zfs)"),
     ],
 )
 def test_kind_of_file_system(tmp_path, path, level, what):
     mounts = "/dev/a / ext4 rw 0 0\nh:/x /nfs nfs4 rw 0 0\n/dev/b /nfs/local\\040disk xfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
+    mounts += "/dev/c /nfs/Übung\u00a0ß btrfs rw 0 0\n/dev/d /nfs/back\\134slash zfs rw 0 0\n"
     root = write(tmp_path, proc__self__mounts=mounts)
     found = directory.check_kind(path, path, root)
     assert found.level == level and what in found.what
