@@ -22,11 +22,9 @@ from ps_train.processors import num_cores
 from ps_train.wording import as_bytes
 
 PYTHONS = ((3, 10), (3, 13))
-THREADS_OF_A_TASK = (
-    265  # measured with TensorFlow 2.21 on two processors, and what a larger model adds is little
-)
-FILES_OF_A_TASK = 9
-FILES_OF_A_PEER = 2
+# Counted with TensorFlow 2.21 and the built-in model, on one processor and on two; an input pipeline adds some.
+THREADS_OF_A_TASK, THREADS_OF_A_PROCESSOR = 115, 5
+FILES_OF_A_TASK, FILES_OF_A_PEER = 20, 4
 MIN_FILES = 1024  # which is plenty for TensorFlow itself, and leaves room for files of the input
 TASK_BYTES = 500 * 10**6  # of a task whose model is small
 _UNSYNCHRONIZED = 5  # TIME_ERROR of adjtimex(2)
@@ -43,7 +41,7 @@ def check(num_tasks: int, num_peers: int, root: Root = _ROOT) -> list[Finding]:
         check_processors(num_tasks, num_cores(), root),
         check_memory(num_tasks, root),
         check_files(num_tasks, num_peers, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        check_threads(num_tasks, resource.getrlimit(resource.RLIMIT_NPROC)[0], root),
+        check_threads(num_tasks, num_cores(), resource.getrlimit(resource.RLIMIT_NPROC)[0], root),
         check_clock(),
     ]
 
@@ -124,19 +122,19 @@ def check_files(num_tasks: int, num_peers: int, limit: int) -> Finding:
     return level("files", what, f"Raise it: ulimit -n {max(MIN_FILES, 2 * need)}.")
 
 
-def check_threads(num_tasks: int, limit: int, root: Root = _ROOT) -> Finding:
+def check_threads(num_tasks: int, cores: int, limit: int, root: Root = _ROOT) -> Finding:
     """`ulimit -u`, which is of all of a user's processes, and a cgroup's pids.max."""
-    need, what, remedy = num_tasks * THREADS_OF_A_TASK, "ulimit -u", "Raise it: ulimit -u"
-    left = float("inf") if limit == resource.RLIM_INFINITY else limit
+    need = num_tasks * (THREADS_OF_A_TASK + THREADS_OF_A_PROCESSOR * cores)
+    left, what = user_threads_left(limit, os.getuid(), root), "ulimit -u"
+    remedy = f"End what else runs, or raise it: ulimit -u {limit + 2 * need}."
     pids = cgroup_pids_left(root)
     if pids < left:
-        left, what, remedy = pids, "the cgroup's pids.max", "Raise it, in Docker by --pids-limit, to"
+        left, what = pids, "the cgroup's pids.max"
+        remedy = f"End what else runs, or raise it by {2 * need}, in Docker by --pids-limit."
     if math.isinf(left):
         return ok("threads", f"no limit, where {_tasks(num_tasks)} want about {need}.")
-    line = f"{left:.0f} by {what}, where {_tasks(num_tasks)} want about {need}."
-    if left < need:
-        return problem("threads", line, f"{remedy} {max(2 * need, 4096)}.")
-    return ok("threads", line)
+    line = f"{left:.0f} left by {what}, where {_tasks(num_tasks)} want about {need}."
+    return problem("threads", line, remedy) if left < need else ok("threads", line)
 
 
 def check_clock(adjtimex: Callable[[], int | None] | None = None) -> Finding:
@@ -206,6 +204,25 @@ def cgroup_pids_left(root: Root) -> float:
         if bound.isdigit() and used.isdigit():
             left.append(int(bound) - int(used))
     return min(left)
+
+
+def user_threads_left(limit: int, user: int, root: Root) -> float:
+    """Threads up to `ulimit -u`, less those of the user's processes that are seen; infinite without one, and for root.
+
+    The kernel holds root to none, but where a user namespace's root is an ordinary user outside it.
+    """
+    is_root = user == 0 and _read(root / "proc/self/uid_map").split()[1:2] == ["0"]
+    if limit == resource.RLIM_INFINITY or is_root:
+        return float("inf")
+    return max(limit - sum(_threads_of(user, path) for path in (root / "proc").glob("[0-9]*/status")), 0)
+
+
+def _threads_of(user: int, path: Root) -> int:
+    """How many a process has, by its status; 0 if it is another user's, or has ended."""
+    status = {
+        name: rest.split() for name, _, rest in (line.partition(":") for line in _read(path).splitlines())
+    }
+    return int(status["Threads"][0]) if status.get("Uid", [])[:1] == [str(user)] else 0
 
 
 def _cgroups(root: Root, controller: str) -> Iterator[Root]:

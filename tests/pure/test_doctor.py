@@ -111,17 +111,36 @@ def test_memory(tmp_path, files, level, what):
 def test_files(limit, level):
     found = machine.check_files(1, 5, limit)
     assert found.level == level and (level == OK or found.remedy == "Raise it: ulimit -n 1024.")
-    assert machine.check_files(1, 2000, 4096).level == WARNING
+    assert machine.check_files(1, 1000, 4096).level == WARNING
 
 
 def test_threads(tmp_path):
-    assert machine.check_threads(3, -1, tmp_path).level == OK
-    assert machine.check_threads(3, 4096, tmp_path).level == OK
-    found = machine.check_threads(3, 600, tmp_path)
-    assert (found.level, found.remedy) == (PROBLEM, "Raise it: ulimit -u 4096.")
-    files = {"sys__fs__cgroup__a__b__pids.max": "800\n", "sys__fs__cgroup__a__b__pids.current": "100\n"}
-    found = machine.check_threads(3, -1, write(tmp_path, **V2, **files))
-    assert found.level == PROBLEM and found.what.startswith("700 by the cgroup's pids.max, where 3 tasks")
+    assert machine.check_threads(3, 2, -1, tmp_path).level == OK
+    assert machine.check_threads(3, 2, 4096, tmp_path).level == OK
+    found = machine.check_threads(3, 2, 300, tmp_path)
+    assert found.what == "300 left by ulimit -u, where 3 tasks want about 375."
+    assert (found.level, found.remedy) == (PROBLEM, "End what else runs, or raise it: ulimit -u 1050.")
+    assert (
+        machine.check_threads(3, 64, 400, tmp_path).level == PROBLEM
+    )  # each processor has threads of its own
+    files = {"sys__fs__cgroup__a__b__pids.max": "400\n", "sys__fs__cgroup__a__b__pids.current": "100\n"}
+    found = machine.check_threads(3, 2, -1, write(tmp_path, **V2, **files))
+    assert found.level == PROBLEM and found.what.startswith(
+        "300 left by the cgroup's pids.max, where 3 tasks"
+    )
+    assert found.remedy == "End what else runs, or raise it by 750, in Docker by --pids-limit."
+
+
+def test_what_the_users_processes_have_counts_and_root_is_held_to_nothing(tmp_path):
+    for pid, uid, threads in ((10, 1000, 150), (11, 1000, 50), (12, 0, 70), (13, 10, 5)):
+        status = f"Name:\ta: b\nUid:\t{uid}\t0\t0\t0\nThreads:\t{threads}\n"
+        write(tmp_path, **{f"proc__{pid}__status": status})
+    write(tmp_path, proc__14__status="", proc__self__uid_map="         0          0 4294967295\n")
+    assert machine.user_threads_left(500, 1000, tmp_path) == 300
+    assert machine.user_threads_left(100, 1000, tmp_path) == 0
+    assert machine.user_threads_left(100, 0, tmp_path) == float("inf")
+    write(tmp_path, proc__self__uid_map="         0       1000          1\n")  # root by a user namespace
+    assert machine.user_threads_left(100, 0, tmp_path) == 30
 
 
 @pytest.mark.parametrize(("state", "level"), [(0, OK), (5, WARNING), (None, OK)])
