@@ -54,7 +54,7 @@ def read_result(directory, train_steps):
 
 
 def run(rate, directory, args):
-    """Runs one experiment to its end, unless it is done; its exit status."""
+    """Runs one experiment to its end, unless it is done; its exit status, 128 + the signal's number if that ended it."""
     if read_result(directory, args.train_steps):
         return 0
     directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,8 @@ def run(rate, directory, args):
         f"--report_file={directory / 'report.json'}", "--seed=1", "--evaluate",
     ]  # fmt: skip
     with open(directory / "output.txt", "w") as output:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+    return 128 - code if code < 0 else code
 
 
 def main():

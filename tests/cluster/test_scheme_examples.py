@@ -1,6 +1,7 @@
 """The examples of other replication schemes: each with all its processes, which end by themselves, against what can be known of it."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -194,6 +195,20 @@ def test_many_models_are_divided_and_not_done_twice(tmp_path):
     assert [row.split()[1] for row in rows] == ["250", "250", "250"], rows
     report = json.loads((tmp_path / "learning_rate_1" / "report.json").read_text())
     assert report["restored_from"].endswith("model.ckpt-200")
+
+
+def test_an_experiment_that_is_killed_is_the_searchs_failure(tmp_path, monkeypatch):
+    killed = tmp_path / "python"
+    killed.write_text("#!/bin/sh\nkill -KILL $$\n")
+    killed.chmod(0o755)
+    search = importlib.util.spec_from_file_location("search", EXAMPLES / "many_models.py")
+    module = importlib.util.module_from_spec(search)
+    search.loader.exec_module(module)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    monkeypatch.setattr(sys, "argv", ["many_models.py", f"--dir={tmp_path}", "--learning_rates=1,2"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 137
 
 
 def test_shared_variables_share_what_is_in_no_container(tmp_path):
