@@ -5,7 +5,7 @@
 #   sudo -E env "PATH=$PATH" examples/hosts_on_one_machine.sh 1 2 100 --train_steps=300 --train_dir=runs/hosts --wire_dtype=bfloat16
 #
 # It needs root, and the commands ip and tc (Debian: iproute2). Links carry MBIT Mbit/s each way. Nothing of the machine's own
-# network is touched, and all is taken away again at the end, also after Ctrl-C. Its status is the first task's that failed.
+# network is touched, and all is taken away again at the end, also after Ctrl-C. Its status is that of the task that failed first.
 set -euo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2,5p' "${BASH_SOURCE[0]}" | cut -c3- >&2
@@ -58,9 +58,9 @@ for ((n = 0; n < num_ps; n++)); do start ps "$n" "$n" "$@"; done
 for ((n = 0; n < num_workers; n++)); do start worker "$n" $((num_ps + n)) "$@"; done
 
 status=0
-for pid in "${pids[@]}"; do
+for _ in "${pids[@]}"; do
   code=0
-  wait "$pid" || code=$?
+  wait -n || code=$? # in the order in which they end
   [ "$status" != 0 ] || status=$code
 done
 pids=()

@@ -24,8 +24,8 @@ def bed(tmp_path):
         pytest.skip("slows links down, which needs the command tc (iproute2)")
     started = []
 
-    def start(*args):
-        env = {**os.environ, "PATH": PATH}
+    def start(*args, path=PATH):
+        env = {**os.environ, "PATH": path}
         script = ROOT / "examples" / "hosts_on_one_machine.sh"
         started.append(Launched(["bash", script, *args], tmp_path / "log", env, tmp_path))
         return started[-1]
@@ -60,6 +60,17 @@ def test_the_links_are_as_slow_as_asked_for(bed):
     assert left_of(run)
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait(30) == 143, run.tail()
+    assert not left_of(run)
+
+
+def test_its_status_is_that_of_the_task_that_failed_first(bed, tmp_path):
+    """A worker that fails takes the ps along, which is earlier in the list."""
+    fake = tmp_path / "bin" / "python"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\ncase "$*" in *--job_name=ps*) sleep 1; exit 138;; *) exit 1;; esac\n')
+    fake.chmod(0o755)
+    run = bed("1", "1", "2", path=f"{fake.parent}:{PATH}")
+    assert run.wait(30) == 1, run.tail()
     assert not left_of(run)
 
 
