@@ -80,9 +80,12 @@ def _named(structure, root):
 def _as_array(value, name):
     if isinstance(value, (str, os.PathLike)):
         return _load(os.fspath(value), name)
+    told = f"{name} is {describe(value)}; an array with a row for each example is expected"
+    if tf.nest.is_nested(value):  # which `pack_sequence_as` would walk into
+        raise ModelError(f"{told}: np.asarray makes one.")
     array = np.asarray(value)
     if array.dtype.kind not in "biufcSUO" or array.ndim == 0:
-        raise ModelError(f"{name} is {describe(value)}; an array with a row for each example is expected.")
+        raise ModelError(f"{told}.")
     return array
 
 

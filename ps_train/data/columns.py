@@ -12,7 +12,7 @@ from ps_train.errors import ModelError
 from ps_train.model.spec import describe
 from ps_train.wording import did_you_mean, shown
 
-_INT = re.compile(r"[+-]?\d{1,18}")
+_INT = re.compile(r"[+-]?[0-9]{1,18}")
 _TYPES = {int: "int64", float: "float32", str: "string"}
 _ALLOWED = ("float32", "float64", "int32", "int64", "string")
 
@@ -109,7 +109,7 @@ def _is_float(text):
         float(text)
     except ValueError:
         return False
-    return "_" not in text
+    return "_" not in text and text.isascii()  # the others' digits and blanks are none for TensorFlow
 
 
 def _mark(dtype):
@@ -161,5 +161,5 @@ def _a(dtype):
 
 def _fits(dtype, text):
     if dtype.is_integer:
-        return bool(re.fullmatch(r"[+-]?\d+", text)) and dtype.min <= int(text) <= dtype.max
+        return bool(re.fullmatch(r"[+-]?[0-9]+", text)) and dtype.min <= int(text) <= dtype.max
     return dtype == tf.string or _is_float(text)

@@ -121,7 +121,9 @@ def _rows(path, delimiter):
     """(line of its beginning, from 1; fields) of each row, the header first; ModelError where the file cannot be read."""
     csv.field_size_limit(sys.maxsize)
     with file_access.open_file(path) as file:
-        rows = csv.reader(io.TextIOWrapper(file, "utf-8-sig", "replace", newline=""), delimiter=delimiter)
+        text = io.TextIOWrapper(file, "utf-8-sig", "replace", newline="")
+        # Python 3.10's reader refuses a whole file for one NUL.
+        rows = csv.reader((line.replace("\0", "\ufffd") for line in text), delimiter=delimiter)
         line = 1
         try:
             for row in rows:
@@ -163,7 +165,9 @@ def _reasons(chosen, num_fields, delimiter, na_value, path, _, numbers):
         for number, (line, row) in rows:
             if number in wanted and row:
                 reason = column_types.fault(chosen, num_fields, row, na_value)
-                reason = reason or f"quotes are not those of a CSV field: {shown(delimiter.join(row))}"
+                if reason is None:
+                    text = shown(delimiter.join(row))
+                    reason = f"TensorFlow's reader refuses it, as it does quotes within a field: {text}"
                 found[number] = f"record {number + 1} (line {line}): {reason}"
     except ModelError:  # the file is cut, of which `broken_gzip` tells
         return found

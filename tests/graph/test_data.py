@@ -227,10 +227,15 @@ def test_paths_globs_and_lists_name_files(tmp_path):
 CSV_FAULTS = {
     "text": ("2,no,b", "record 2 (line 3): column 'x' holds 'no', and a float32 is expected"),
     "float for int": ("2.5,1,b", "record 2 (line 3): column 'i' holds '2.5', and an int64 is expected"),
+    "other digits": ("٢,1,b", "record 2 (line 3): column 'i' holds '٢', and an int64 is expected"),
+    "other decimals": ("2,١.٥,b", "record 2 (line 3): column 'x' holds '١.٥', and a float32 is expected"),
+    "a wide blank": ("2,1\xa0,b", "record 2 (line 3): column 'x' holds '1\\xa0', and a float32 is expected"),
     "missing": (",1,b", "record 2 (line 3): column 'i' has no value, and an int64 is expected: give columns={'i': ...} a default"),
     "too few": ("2,1", "record 2 (line 3): it has 2 fields, and the header has 3"),
     "too many": ("2,1,b,c", "record 2 (line 3): it has 4 fields, and the header has 3"),
-    "quotes": ('2,1,b"c', "record 2 (line 3): quotes are not those of a CSV field: '2,1,b\"c'"),
+    "quotes": ('2,1,b"c', "record 2 (line 3): TensorFlow's reader refuses it, as it does quotes within a field: '2,1,b\"c'"),
+    "behind quotes": ('2,1,"b"c', "record 2 (line 3): TensorFlow's reader refuses it, as it does quotes within a field: '2,1,bc'"),
+    "NUL": ("2,1\0,b", "record 2 (line 3): column 'x' holds '1\ufffd', and a float32 is expected"),
     "open quote": ('2,1,"b', "record 2 (line 3): "),
 }  # fmt: skip
 
@@ -248,7 +253,9 @@ def test_a_broken_csv_record_is_named(tmp_path, name, suffix):
     found = batches(
         lambda: helpers.from_csv(context("eval"), path, columns=columns, on_broken="skip"), limit=9
     )
-    expected = [1] if name == "open quote" else [1, 3]
+    expected = (
+        [1] if name in ("open quote", "behind quotes") else [1, 3]
+    )  # the reader takes the next line for the same record
     assert [i for batch in found for i in batch["i"].tolist()] == expected
 
 
@@ -281,6 +288,21 @@ def test_fields_with_delimiters_newlines_and_quotes_and_blank_lines(tmp_path):
     assert labels.tolist() == [1, 2, 3, 4]
     assert features["name"].tolist() == [b"a,b", b"c\nd", b'say "e"', b"?"]
     assert features["x"].tolist() == [1, 2, -1, -1]
+
+
+def test_digits_that_tensorflow_does_not_read_are_no_numbers(tmp_path):
+    path = write_csv(tmp_path / "a.csv", ["١,١.٥,1", "٢,٢.٥,2"], header="a,b,c")
+    (features,) = batches(lambda: helpers.from_csv(context("eval", 9), path))
+    assert features["a"].tolist() == ["١".encode(), "٢".encode()] and features["c"].tolist() == [1, 2]
+    assert features["b"].dtype == object
+
+
+def test_a_nul_byte_in_a_sampled_row_is_that_rows_matter(tmp_path):
+    path = write_csv(tmp_path / "a.csv", ["1,a\0b", "\0,c", "3,d"], header="i,s")
+    (features,) = batches(
+        lambda: helpers.from_csv(context("eval", 9), path, columns={"i": 0, "s": ""}, on_broken="skip")
+    )
+    assert features["i"].tolist() == [1, 3] and features["s"].tolist() == [b"a\0b", b"d"]
 
 
 def test_types_are_inferred_and_rows_without_a_label_left_out(tmp_path):
@@ -439,6 +461,9 @@ def test_wrong_arrays(tmp_path):
         ({"a": np.zeros(3), "b": np.zeros(4)}, None, "features['b'] has 4 rows, and features['a'] has 3; as many of both"),
         (np.zeros(3), np.zeros(4), "labels has 4 rows, and features has 3; as many of both are expected."),
         (3, None, "features is an int; an array with a row for each example is expected."),
+        ([1, 2, 3], [0, 1, 0], "features is a list of 3; an array with a row for each example is expected: np.asarray makes one."),
+        ({"a": [[1, 2], [3]]}, None, "features['a'] is a list of 2; an array with a row for each example is expected: np.asarray"),
+        (np.zeros(3), range(3), "labels is a range; an array with a row for each example is expected: np.asarray makes one."),
         ({}, None, "features holds no array; one at least is expected."),
         (str(tmp_path / "no.npy"), None, f"features: file {tmp_path}/no.npy does not exist. Check the path and the host."),
         (str(tmp_path / "bad.npy"), None, f"features: {tmp_path}/bad.npy is no complete .npy file of numbers ("),
