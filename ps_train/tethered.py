@@ -1,9 +1,9 @@
 """A launched task as its launcher sees it: `Wanted` is what to run, `TetheredTask` what runs, on this host or over ssh.
 
-    task = TetheredTask(Wanted(TaskId("worker", 0), None, ["python", "script.py"], {"TF_CONFIG": "..."}), argv, order)
+    task = TetheredTask(Wanted(TaskId("worker", 0), None, ["python", "script.py"], {"TF_CONFIG": "..."}), place)
     task.take_lines()               # what it has written since the last call
     task.send(signal.SIGTERM)
-    task.end                        # None while it runs
+    task.exit                       # None while it runs
 
 `tether` is the other end of it.
 """

@@ -1,6 +1,6 @@
 """What a machine needs for a job, checked: each finding is a line with what to do about it.
 
-    findings = examine(place, train_dir, num_ps=1, num_workers=2, env=os.environ)
+    findings = examine(place, train_dir, num_tasks=3, env=os.environ)
     print(as_text(findings))
 
 | module | checks |

@@ -1,6 +1,6 @@
 """Processors, memory and limits of this host, as Linux and a container's cgroup give them; TensorFlow is not asked.
 
-    check(num_tasks=3)                    # of the tasks that are to run here
+    check(num_tasks=3, num_peers=2)       # of the tasks that are to run here, each with so many others to talk to
 
 `root` is where /proc and /sys are; tests have their own. What is not there to be read is not known, and then not judged.
 """

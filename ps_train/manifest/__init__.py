@@ -7,9 +7,9 @@ Plain:
 1. Both jobs are Indexed Jobs. Their pods get the host names NAME-worker-0 and so on, which the headless Service makes known
    before the pods are ready. A StatefulSet would do that for the ps, too, but it starts a ps again that has ended with 0
    because the job is over, for ever; and it has no word for a status that must not be tried again.
-2. A pod that ends with 138, or by a signal, is replaced and counts, up to 10 of each task; one that Kubernetes moves
-   elsewhere does not count. One that ends with 1, or cannot start, ends its Job at once; the tasks of the other Job end with 1
-   by themselves.
+2. A pod that ends with 138, or by a signal, is replaced and counts: a Job may replace 10 for each of its tasks, whichever
+   they are. One that Kubernetes moves elsewhere does not count. One that ends with 1, or cannot start, ends its Job at once;
+   the tasks of the other Job end with 1 by themselves.
 3. The arguments are those of `command_lines.of_a_task`; the index comes from the pod's own JOB_COMPLETION_INDEX.
 
 TFJob: the operator makes the Services and TF_CONFIG. `ExitCode` restarts 128-255 without end and gives up on 1-127, the job

@@ -9,7 +9,7 @@ from ps_train.cluster import Cluster, TaskId
 from ps_train.errors import EXIT_PERMANENT
 from ps_train.manifest.plan import Plan
 
-RESTARTS = 10
+RESTARTS = 10  # for each task of a Job, which one has in common
 PERMANENT = (
     EXIT_PERMANENT,
     2,

@@ -1,6 +1,6 @@
 """The learning rate of an optimizer of TensorFlow 1, times a factor: `--scale_rate`, `--scale_by_staleness`.
 
-scale_rate(optimizer, lambda: factor)       # before its apply_gradients
+scale_rate(optimizer, lambda: factor, "--scale_rate")       # before its apply_gradients
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""The chief's roster: names lost workers and, in sync, deals with them, so that no round waits for what will never come.
+"""The chief's roster: names lost workers, and where updates have members deals with them, so that nobody waits for what never comes.
 
 A thread of the chief's looks at the boards twice a second. A training task that joined and then is silent for `lease_secs`,
-or has ended other than by leaving, is lost. In sync
+or has ended other than by leaving, is lost. In sync, and with `--max_lead`,
 
-- its half-made push, if there is one, is discarded, or the others would wait for ever for it to be complete;
-- with `--on_worker_loss=continue` it is taken out of the quorum, which shrinks.
+- in sync its half-made push, if there is one, is discarded, or the others would wait for ever for it to be complete;
+- if the job goes on without it, it is taken out: of the quorum, which shrinks, or of those that a lead is measured by.
 
 It joins again by itself when it comes back: a new process when its session is made, one that was merely stopped at its
 next push.
