@@ -3,7 +3,7 @@
     python -m ps_train launch --num_workers=2 --max_restarts=3 -- \
         python examples/keras_multi_worker.py --steps=600 --train_dir=runs/multi_worker
 
-On hosts that ssh reaches, with a worker on each (train_dir has to be shared, or the chief's alone is kept):
+On hosts that ssh reaches, with a worker on each (train_dir has to be shared, as all go on from it):
 
     python -m ps_train launch --hosts=host1,host2 --max_restarts=3 -- \
         python examples/keras_multi_worker.py --steps=600 --train_dir=/shared/multi_worker
@@ -64,6 +64,21 @@ def make_train_step(strategy, model, optimizer, global_batch_size):
     return train_step
 
 
+def check_steps(strategy, step):
+    """Ends the program where workers have restored different steps: one would end, and the others wait for it for ever."""
+
+    @tf.function
+    def sums():
+        return strategy.reduce("SUM", strategy.run(lambda: tf.stack([step, step * step])), axis=None)
+
+    total, squares = sums().numpy()
+    if total**2 != squares * strategy.num_replicas_in_sync:
+        raise SystemExit(
+            f"The workers do not go on from the same step (this one's is {step.numpy()}): --train_dir has to be one directory "
+            "that all of them see. Share it, or start anew in an empty one."
+        )
+
+
 def main(args):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # first: it starts the collectives' server
     cluster = strategy.cluster_resolver
@@ -88,6 +103,7 @@ def main(args):
     if newest:
         checkpoint.restore(newest).assert_existing_objects_matched()
         print(f"restored step {step.numpy()}", flush=True)
+    check_steps(strategy, step)
     directory = args.train_dir if is_chief else os.path.join(tempfile.mkdtemp(), "of_no_use")
     manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=3, step_counter=step)
 

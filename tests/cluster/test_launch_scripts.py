@@ -39,6 +39,15 @@ if act != "end":
 print("done")
 """
 
+# Runs a script in a directory of the task's own.
+IN_ITS_DIRECTORY = """\
+import json, os, sys
+own = "task" + str(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+os.makedirs(own, exist_ok=True)
+os.chdir(own)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
 
 @pytest.fixture
 def launch(tmp_path):
@@ -187,6 +196,26 @@ def test_keras_multi_worker_goes_on_from_its_checkpoint_after_the_chief_is_kille
     for name in ("worker:0", "worker:1"):
         assert int(re.search(rf"(?m)^{name} restored step (\d+)", job.log)[1]) >= 100
     assert accuracy(job, "worker:0 2 workers, 600 steps") > 0.8
+
+
+@needs_fashion_mnist
+def test_keras_multi_worker_does_not_go_on_from_different_steps(launch):
+    """Where train_dir is not shared the chief alone finds its checkpoint, would end first, and the others wait for it."""
+    script = [
+        sys.executable,
+        "-c",
+        IN_ITS_DIRECTORY,
+        str(EXAMPLES / "keras_multi_worker.py"),
+        "--save_steps=10",
+    ]
+    alone = launch("--num_workers=1", "--", *script, "--steps=10")
+    assert alone.wait(TRAIN_SECS) == 0, alone.tail()
+    job = launch("--num_workers=2", "--", *script, "--steps=20")
+    assert job.wait(TRAIN_SECS) == 1, job.tail()
+    assert "worker:0 restored step 10" in job.log and "worker:1 restored" not in job.log
+    assert re.search(
+        "The workers do not go on from the same step .this one's is 1?0.: --train_dir has to be", job.log
+    )
 
 
 @needs_fashion_mnist
