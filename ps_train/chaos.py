@@ -35,8 +35,9 @@ from ps_train.follower import Follower
 from ps_train.launcher import PS_LINGER_SECS, TICK_SECS, TOO_EARLY, starting
 from ps_train.local_config import log_path, make_directories, read_report, report_path
 from ps_train.process import SignalInbox, TaskProcess
-from ps_train.progress import Row, Screen, counted
+from ps_train.progress import Row, Screen
 from ps_train.reports import write_json
+from ps_train.wording import counted
 
 READ_SECS = 0.5
 STUCK_SECS = 30.0  # beyond the bounds that the tasks themselves have

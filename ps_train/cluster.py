@@ -24,7 +24,7 @@ from typing import Any
 
 from ps_train.addresses import address_problem, comparable, split_address
 from ps_train.errors import EXIT_PERMANENT, UsageError
-from ps_train.wording import nearest, shown
+from ps_train.wording import counted, nearest, shown
 
 JOBS = ("ps", "worker", "chief", "evaluator")
 ENDED = ("left", "failed", "stopped")  # what a task's record calls its state when its process is about to end
@@ -417,7 +417,7 @@ def _count(indices: list[int]) -> str:
         span = f"0-{indices[-1]}"
     else:
         span = ", ".join(str(index) for index in indices)
-    return f"{len(indices)} task{'' if len(indices) == 1 else 's'} ({span})"
+    return f"{counted(len(indices), 'task')} ({span})"
 
 
 def _join(hosts: Indexed) -> str:

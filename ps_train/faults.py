@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from ps_train.cluster import TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_RETRYABLE, UsageError
-from ps_train.progress import counted
-from ps_train.wording import shown
+from ps_train.wording import counted, shown
 
 KINDS = ("kill", "term", "stop")
 SIGNALS = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP"}

@@ -10,6 +10,7 @@ from ps_train.hooked_steps import HookedSteps, feeds_refused
 from ps_train.logs import Throttle, log
 from ps_train.staleness import Staleness
 from ps_train.updates.finite import explain_bad_number, is_bad_number
+from ps_train.wording import counted
 
 MAX_SKIPPED = 1000
 NOT_FED = "You must feed a value for "  # in TensorFlow's message
@@ -226,7 +227,7 @@ class StepHook(tf1.train.SessionRunHook):
             log.info(
                 "%d of %s were dropped: %s",
                 report.dropped_gradients,
-                _count(report.local_steps, "gradient"),
+                counted(report.local_steps, "gradient"),
                 "the update was made without them" if self._staleness is None else "they were too old",
             )
         if self._staleness is not None and not self._has_ended and len(self._staleness.counts) > 1:
@@ -258,7 +259,7 @@ class StepHook(tf1.train.SessionRunHook):
         elif self._asked:
             text = self._asked
         else:
-            text = f"data used up after {_count(report.local_steps, 'local step')}"
+            text = f"data used up after {counted(report.local_steps, 'local step')}"
         return f"global step {report.global_step}: {text}"
 
     def _dropped(self):
@@ -289,10 +290,6 @@ class StepHook(tf1.train.SessionRunHook):
                 else ""
             )
             log.info("step %d%s%s%s", step, target, loss, rates)
-
-
-def _count(number, noun):
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Calls(NamedTuple):

@@ -37,9 +37,10 @@ from ps_train.failures import End, Failure, Policy, describe_end
 from ps_train.follower import Follower
 from ps_train.local_config import fill_in, log_path, make_directories, report_path
 from ps_train.process import SignalInbox, TaskProcess
-from ps_train.progress import Screen, Snapshot, counted
+from ps_train.progress import Screen, Snapshot
 from ps_train.reports import Report
 from ps_train.summary import Summary
+from ps_train.wording import counted
 
 EVALUATOR = TaskId("evaluator", 0)
 TICK_SECS = 0.1

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
+from ps_train.wording import counted
+
 if TYPE_CHECKING:
     from rich.console import ConsoleRenderable
     from rich.live import Live
@@ -79,15 +81,6 @@ class Snapshot(NamedTuple):
         if self.eta_secs is not None:
             found.append(f"{_duration(self.eta_secs)} left")
         return found
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "step"), counted(2, "step")
-    ('1 step', '2 steps')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Rate:

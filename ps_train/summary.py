@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ps_train import checkpoints, command_lines
 from ps_train.config import TrainConfig
-from ps_train.progress import counted
+from ps_train.wording import counted
 
 
 class Summary(NamedTuple):

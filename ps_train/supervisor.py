@@ -27,8 +27,9 @@ from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, REPEAT_SECS
 from ps_train.failures import ROOT_CAUSE_SECS, End, Failure, describe_end, last_words, plain
 from ps_train.process import SignalInbox, signal_name
-from ps_train.progress import Screen, counted
+from ps_train.progress import Screen
 from ps_train.tethered import Place, TetheredTask, Wanted
+from ps_train.wording import counted
 
 TICK_SECS = 0.1
 BEATS = 5  # in the time after which a tether takes its launcher for lost

@@ -35,6 +35,15 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     return f"Did you mean {prefix}{match}? " if match else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def as_secs(secs: float) -> str:
     """A bound in seconds, with no more digits than one reads.
 
@@ -68,10 +77,7 @@ def describe_shares(shares: Iterable[tuple[str, int, int]]) -> str:
       shares: (name of the ps, bytes, variables).
     """
     found = list(shares)
-    parts = [
-        f"{ps} {as_bytes(num_bytes)} in {count} variable{'' if count == 1 else 's'}"
-        for ps, num_bytes, count in found
-    ]
+    parts = [f"{ps} {as_bytes(num_bytes)} in {counted(count, 'variable')}" for ps, num_bytes, count in found]
     text = ", ".join(parts)
     if len(found) > 1 and sum(num_bytes > 0 for _, num_bytes, _ in found) == 1:
         text += "; one has all"

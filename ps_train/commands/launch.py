@@ -31,7 +31,7 @@ from ps_train.errors import EXIT_DONE, EXIT_SIGINT, UsageError
 from ps_train.failures import Policy, ScriptPolicy
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.local_config import fill_in, make_directories, report_path
-from ps_train.progress import Screen, counted
+from ps_train.progress import Screen
 from ps_train.resolvers import host_list, launched
 from ps_train.resolvers.host_list import Host
 from ps_train.resolvers.launched import Place
@@ -40,6 +40,7 @@ from ps_train.ssh import Ssh
 from ps_train.supervisor import Job, done, run_job
 from ps_train.tethered import LINGER_SECS, Wanted
 from ps_train.tethered import Place as Remote
+from ps_train.wording import counted
 
 HERE = "127.0.0.1"
 TOO_EARLY = "Stopped by SIGINT before the tasks were started."

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ps_train.compat import tf
 from ps_train.errors import ModelError
 from ps_train.model.spec import describe
-from ps_train.wording import did_you_mean, shown
+from ps_train.wording import counted, did_you_mean, shown
 
 _INT = re.compile(r"[+-]?[0-9]{1,18}")
 _TYPES = {int: "int64", float: "float32", str: "string"}
@@ -141,7 +141,7 @@ def filler(record_default):
 def fault(chosen, num_fields, row, na_value):
     """What is wrong with a row, a list of str; None if nothing is."""
     if len(row) != num_fields:
-        return f"it has {len(row)} field{'' if len(row) == 1 else 's'}, and the header has {num_fields}"
+        return f"it has {counted(len(row), 'field')}, and the header has {num_fields}"
     for column in chosen:
         text = row[column.position]
         if text in ("", na_value):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ps_train.errors import ModelError
 from ps_train.logs import log
-from ps_train.wording import did_you_mean, imbalance, shown
+from ps_train.wording import counted, did_you_mean, imbalance, shown
 
 WAYS = ("auto", "file", "record", "none")
 FAIR = 1.25  # the largest shard over the mean, up to which sharding is by file
@@ -83,10 +83,9 @@ def describe_files(plan, num_files, context):
     >>> describe_files(plan_files([9], 2, 0), 1, context)
     'input: each 2nd record of 1 file, by record, shard 1 of 2'
     """
-    total = f"{num_files} file{'' if num_files == 1 else 's'}"
+    total = counted(num_files, "file")
     if plan.way == "file":
-        files = f"{len(plan.files)} file{'' if len(plan.files) == 1 else 's'}"
-        return f"input: {files} of {num_files}, by file, {_shard(context)}"
+        return f"input: {counted(len(plan.files), 'file')} of {num_files}, by file, {_shard(context)}"
     if plan.way == "record":
         return f"input: each {_ordinal(plan.num_shards)} record of {total}, by record, {_shard(context)}"
     every = f"; each of {context.num_shards} shards is all of it" if context.num_shards > 1 else ""
@@ -102,8 +101,8 @@ def describe_rows(count, total, what, context):
     """
     if context.num_shards == 1 or count == total > 0:
         every = f"; each of {context.num_shards} shards is all of it" if context.num_shards > 1 else ""
-        return f"input: {total} {what}{'' if total == 1 else 's'}{every}"
-    return f"input: {count} {what}{'' if count == 1 else 's'} of {total}, by {what}, {_shard(context)}"
+        return f"input: {counted(total, what)}{every}"
+    return f"input: {counted(count, what)} of {total}, by {what}, {_shard(context)}"
 
 
 def _shard(context):

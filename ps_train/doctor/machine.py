@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from ps_train.doctor.findings import Finding, ok, problem, warning
 from ps_train.processors import num_cores
-from ps_train.wording import as_bytes
+from ps_train.wording import as_bytes, counted
 
 PYTHONS = ((3, 10), (3, 13))
 # Counted with TensorFlow 2.21 and the built-in model, on one processor and on two; an input pipeline adds some.
@@ -89,7 +89,7 @@ def check_processors(num_tasks: int, cores: int, root: Root = _ROOT) -> Finding:
             f"{num_tasks} tasks on this host share {cores}.",
             "They run, one at the expense of the other; for speed start fewer here.",
         )
-    return ok("processors", f"{cores}, for {_tasks(num_tasks)}.")
+    return ok("processors", f"{cores}, for {counted(num_tasks, 'task')}.")
 
 
 def check_memory(num_tasks: int, root: Root = _ROOT) -> Finding:
@@ -100,7 +100,7 @@ def check_memory(num_tasks: int, root: Root = _ROOT) -> Finding:
         free, where = left, "the cgroup's limit"
     if math.isinf(free):
         return ok("memory", "not known here.")
-    what = f"{as_bytes(int(free))} free by {where}, where {_tasks(num_tasks)} with a small model want {as_bytes(num_tasks * TASK_BYTES)}."
+    what = f"{as_bytes(int(free))} free by {where}, where {counted(num_tasks, 'task')} with a small model want {as_bytes(num_tasks * TASK_BYTES)}."
     if free < num_tasks * TASK_BYTES / 2:
         return problem(
             "memory",
@@ -132,8 +132,8 @@ def check_threads(num_tasks: int, cores: int, limit: int, root: Root = _ROOT) ->
         left, what = pids, "the cgroup's pids.max"
         remedy = f"End what else runs, or raise it by {2 * need}, in Docker by --pids-limit."
     if math.isinf(left):
-        return ok("threads", f"no limit, where {_tasks(num_tasks)} want about {need}.")
-    line = f"{left:.0f} left by {what}, where {_tasks(num_tasks)} want about {need}."
+        return ok("threads", f"no limit, where {counted(num_tasks, 'task')} want about {need}.")
+    line = f"{left:.0f} left by {what}, where {counted(num_tasks, 'task')} want about {need}."
     return problem("threads", line, remedy) if left < need else ok("threads", line)
 
 
@@ -256,10 +256,6 @@ def _read_bytes(path: Root) -> bytes:
 
 def _limit(limit: int) -> str:
     return "no limit" if limit == resource.RLIM_INFINITY else str(limit)
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task{'' if count == 1 else 's'}"
 
 
 def file_system(path: str, root: Root = _ROOT) -> str:

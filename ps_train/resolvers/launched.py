@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ps_train.cluster import FROM_MPIRUN, FROM_SRUN, Cluster, TaskId
 from ps_train.errors import UsageError
 from ps_train.resolvers.resolved import ClusterFlags, Resolved, size_problems
+from ps_train.wording import counted
 
 FIRST_PORT = 15_000
 NUM_BLOCKS = 256
@@ -100,7 +101,7 @@ def flag_problems(num_tasks: int, flags: ClusterFlags, launcher: Launcher) -> li
     if wrong_sizes:
         return problems
     if num_tasks <= num_ps:
-        started = f"{program} has started {num_tasks} task{'' if num_tasks == 1 else 's'}, of which --num_ps={num_ps}"
+        started = f"{program} has started {counted(num_tasks, 'task')}, of which --num_ps={num_ps}"
         problems.append(
             f"{started} would be ps, and none is left to be a worker. Start more ({more} {num_ps + 2}), ask for fewer "
             "ps, or add --colocate_ps."
