@@ -28,7 +28,7 @@ from ps_train.errors import EXIT_DONE, REPEAT_SECS
 from ps_train.failures import ROOT_CAUSE_SECS, End, Failure, describe_end, last_words, plain
 from ps_train.process import SignalInbox, signal_name
 from ps_train.progress import Screen
-from ps_train.tethered import Place, TetheredTask, Wanted
+from ps_train.tethered import Remote, TetheredTask, Wanted
 from ps_train.wording import counted
 
 TICK_SECS = 0.1
@@ -66,7 +66,7 @@ class Job(NamedTuple):
     """
 
     tasks: Sequence[Wanted]
-    place: Place
+    place: Remote
     finishers: Collection[TaskId]
     make_policy: Callable[[], JobPolicy]
     rest_secs: float

@@ -70,7 +70,7 @@ class Exit(NamedTuple):
     reason: str | None = None
 
 
-class Place(NamedTuple):
+class Remote(NamedTuple):
     """Where tasks run on other hosts, and how they are reached."""
 
     ssh: Ssh
@@ -88,7 +88,7 @@ class TetheredTask:
       last_lines: that it wrote.
     """
 
-    def __init__(self, wanted: Wanted, place: Place):
+    def __init__(self, wanted: Wanted, place: Remote):
         self.wanted, self._place = wanted, place
         self.is_ready = False
         self.exit: Exit | None = None

@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
 def run(values: FlagValues) -> int:
     """Measures; gives the exit status."""
-    plan = make_config(values)
+    plan = make_plan(values)
     if plan.config.private_network:
         isolation.enter_private_network()
     from ps_train import bench
@@ -51,7 +51,7 @@ def run(values: FlagValues) -> int:
     )  # fmt: skip
 
 
-def make_config(values: FlagValues) -> Plan:
+def make_plan(values: FlagValues) -> Plan:
     """Reads all flags; raises `UsageError` with everything that is wrong with them."""
     problems: list[str] = []
     hint = "; a worker of another cluster tells the same with --profile_steps=20"

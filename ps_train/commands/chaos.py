@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 def run(values: FlagValues) -> int:
     """Rehearses; gives the exit status."""
-    plan = make_config(values)
+    plan = make_plan(values)
     if plan.config.private_network:
         isolation.enter_private_network()
     from ps_train import chaos
@@ -44,7 +44,7 @@ def run(values: FlagValues) -> int:
     return chaos.run_rehearsal(*plan)
 
 
-def make_config(values: FlagValues) -> Plan:
+def make_plan(values: FlagValues) -> Plan:
     """Reads all flags; raises `UsageError` with everything that is wrong with them."""
     problems: list[str] = []
     config = train.local_config(values, "chaos", problems)

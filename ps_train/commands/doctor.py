@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 def run(values: FlagValues) -> int:
     """Checks, prints, and gives the exit status."""
-    plan = make_config(values)
+    plan = make_plan(values)
     from ps_train import doctor
 
     findings = doctor.examine(*plan, os.environ)
@@ -44,7 +44,7 @@ def run(values: FlagValues) -> int:
     return EXIT_PERMANENT if any(one.level == doctor.PROBLEM for one in findings) else EXIT_DONE
 
 
-def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Plan:
+def make_plan(values: FlagValues, env: Mapping[str, str] = os.environ) -> Plan:
     """Reads the flags that matter here and `env`; raises `UsageError` with what is wrong with them."""
     problems: list[str] = []
     place = train.collect(lambda: _place(values, env), problems)

@@ -12,13 +12,13 @@ from ps_train.flags import config_from_flags
 
 def run(values: FlagValues) -> int:
     """Evaluates once; gives the exit status."""
-    config = make_config(values)
+    config = make_plan(values)
     from ps_train import evaluator
 
     return evaluator.run_once(config)
 
 
-def make_config(values: FlagValues) -> TrainConfig:
+def make_plan(values: FlagValues) -> TrainConfig:
     """Reads the flags that matter here; raises `UsageError` with all problems."""
     config = config_from_flags(values)
     problems = config.problems() + paths.problems(config)

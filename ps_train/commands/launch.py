@@ -38,8 +38,7 @@ from ps_train.resolvers.launched import Place
 from ps_train.resolvers.resolved import size_problems
 from ps_train.ssh import Ssh
 from ps_train.supervisor import Job, done, run_job
-from ps_train.tethered import LINGER_SECS, Wanted
-from ps_train.tethered import Place as Remote
+from ps_train.tethered import LINGER_SECS, Remote, Wanted
 from ps_train.wording import counted
 
 HERE = "127.0.0.1"
@@ -77,7 +76,7 @@ class Plan(NamedTuple):
 
 def run(values: FlagValues, script: Sequence[str] = ()) -> int:
     """Launches, and follows to the end; gives the exit status."""
-    plan = make_config(values, script)
+    plan = make_plan(values, script)
     screen = Screen()
     try:
         make_directories(dataclasses.replace(plan.config, train_dir=None))
@@ -105,7 +104,7 @@ def _run_on(plan: Plan, screen: Screen, ports: Sequence[int]) -> int:
     return status
 
 
-def make_config(values: FlagValues, script: Sequence[str] = ()) -> Plan:
+def make_plan(values: FlagValues, script: Sequence[str] = ()) -> Plan:
     """Reads all flags; raises `UsageError` with everything that is wrong with them."""
     problems: list[str] = []
     hosts = collect(partial(_read_hosts, values), problems) or []

@@ -25,11 +25,11 @@ _OF_THIS_HOST = ("cluster_resolver", "port_base", "private_network", "log_dir", 
 
 def run(values: FlagValues) -> int:
     """Prints the manifest; gives the exit status."""
-    print_text(manifest.as_yaml(make_config(values)).rstrip("\n"))
+    print_text(manifest.as_yaml(make_plan(values)).rstrip("\n"))
     return EXIT_DONE
 
 
-def make_config(values: FlagValues) -> Plan:
+def make_plan(values: FlagValues) -> Plan:
     """Reads the flags; raises `UsageError` with everything that is wrong with them."""
     problems = _out_of_place(values)
     wrong_sizes = size_problems(cluster_flags(values))

@@ -33,7 +33,7 @@ class Watched(NamedTuple):
 
 def run(values: FlagValues) -> int:
     """Looks for about a second and prints what it saw; gives the exit status."""
-    watched = make_config(values)
+    watched = make_plan(values)
     from ps_train import status
 
     seen = status.summarize(status.look(watched.ps), watched.cluster)
@@ -44,7 +44,7 @@ def run(values: FlagValues) -> int:
     return EXIT_DONE
 
 
-def make_config(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watched:
+def make_plan(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watched:
     """Reads the flags that matter here and `env`; raises `UsageError` with what is wrong with them."""
     choice = values.cluster_resolver
     check_choice(choice)

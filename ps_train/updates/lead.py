@@ -22,9 +22,9 @@ worker may begin a step if it is no more than s ahead, and so may end s + 1 ahea
 
 from ps_train.compat import tf, tf1
 from ps_train.step_trace import LEDGER_PREFIX
-from ps_train.updates.ledger_state import LeadState
 from ps_train.updates.locked import LockedVector
 from ps_train.updates.rounds import MemberHook
+from ps_train.updates.vector_states import LeadState
 
 LEADS = "ps_train/leads"
 NAME = LEDGER_PREFIX + "lead"

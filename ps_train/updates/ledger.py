@@ -29,8 +29,8 @@ dropped by the accumulators, since its stamp is -1.
 """
 
 from ps_train.compat import tf, tf1
-from ps_train.updates.ledger_state import LedgerState
 from ps_train.updates.locked import LockedVector
+from ps_train.updates.vector_states import LedgerState
 
 ATTENTION = -2  # rung on `go` instead of a round: the chief must look at the ledger
 REFUSED = -1

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ps_train.board import ControlSession
 from ps_train.cluster import TaskId
 from ps_train.messages import DType, Node, Shape
-from ps_train.updates.ledger_state import LeadState, LedgerState
+from ps_train.updates.vector_states import LeadState, LedgerState
 
 
 class Standing(NamedTuple):

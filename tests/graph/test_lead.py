@@ -12,8 +12,8 @@ from ps_train import task_context
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.updates.lead import Lead
-from ps_train.updates.ledger_state import LeadState
 from ps_train.updates.standing import place_of, read_lead
+from ps_train.updates.vector_states import LeadState
 
 pytestmark = pytest.mark.graph
 N = 3

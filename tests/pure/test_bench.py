@@ -9,14 +9,14 @@ from test_verdict import worker
 
 from ps_train import bench, flags
 from ps_train.cluster import Cluster
-from ps_train.commands.bench import make_config
+from ps_train.commands.bench import make_plan
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.profile import Evenly
 
 
 def plan(*args):
-    return make_config(flags.parse(["bench", *args])[0])
+    return make_plan(flags.parse(["bench", *args])[0])
 
 
 def problems(*args):

@@ -32,7 +32,7 @@ SYNC = TrainConfig(train_steps=600, update="sync")
 
 
 def plan(*args):
-    return chaos.make_config(flags.parse(["chaos", *args])[0])
+    return chaos.make_plan(flags.parse(["chaos", *args])[0])
 
 
 def problems(*args):

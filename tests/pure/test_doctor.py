@@ -17,7 +17,7 @@ from ps_train import __main__ as program
 from ps_train import doctor, flags
 from ps_train.board import NOT_TENSORFLOW, BoardError
 from ps_train.cluster import Cluster, TaskId
-from ps_train.commands.doctor import make_config
+from ps_train.commands.doctor import make_plan
 from ps_train.doctor import directory, machine, network, software
 from ps_train.doctor.findings import OK, PROBLEM, WARNING, as_text, ok, problem, warning
 from ps_train.doctor.network import Sight
@@ -573,7 +573,7 @@ def test_who_reaches_the_port():
 
 
 def plan(*args, env=None):
-    return make_config(flags.parse(["doctor", *args])[0], env or {})
+    return make_plan(flags.parse(["doctor", *args])[0], env or {})
 
 
 def test_what_it_looks_at():

@@ -269,11 +269,11 @@ def test_a_task_that_others_are_to_reach_has_no_private_network(task):
 
 
 def test_eval_needs_a_train_dir():
-    assert eval.make_config(flags.parse(["--train_dir=d"])[0]).train_dir == "d"
+    assert eval.make_plan(flags.parse(["--train_dir=d"])[0]).train_dir == "d"
     with pytest.raises(
         UsageError, match="^The command eval reads a checkpoint, but no --train_dir is given. Add"
     ):
-        eval.make_config(flags.parse([])[0])
+        eval.make_plan(flags.parse([])[0])
 
 
 def test_help_names_every_flag_and_command(capsys):

@@ -19,7 +19,7 @@ SCRIPT = ["--", "python", "script.py", "--hosts=theirs", "eval"]
 def plan(*args):
     values, words = flags.parse(["launch", *args])
     assert pick_command(words) == "launch"
-    return launch.make_config(values, words[2:])
+    return launch.make_plan(values, words[2:])
 
 
 def problems(*args):

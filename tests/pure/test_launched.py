@@ -380,11 +380,11 @@ def test_the_command_line_takes_the_sizes_from_the_launcher():
 def test_commands_that_need_no_cluster_take_no_rank(monkeypatch):
     for name, value in SRUN_TASKS[0].items():
         monkeypatch.setenv(name, value)
-    assert bench.make_config(flags.parse(["bench"])[0]).num_workers == 2
+    assert bench.make_plan(flags.parse(["bench"])[0]).num_workers == 2
     for choice in ("slurm", "mpi"):
         with pytest.raises(UsageError, match="the command status is no task of the job that it asks"):
-            status.make_config(flags.parse([f"--cluster_resolver={choice}"])[0])
-    assert status.make_config(flags.parse(["--ps_hosts=p:1"])[0], SRUN_TASKS[0]).cluster is None
+            status.make_plan(flags.parse([f"--cluster_resolver={choice}"])[0])
+    assert status.make_plan(flags.parse(["--ps_hosts=p:1"])[0], SRUN_TASKS[0]).cluster is None
 
 
 def test_who_forgets_srun_on_several_nodes_is_told(monkeypatch, capsys):

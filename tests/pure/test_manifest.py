@@ -26,7 +26,7 @@ from ps_train import __main__ as program
 from ps_train import flags, manifest
 from ps_train.cluster import TaskId
 from ps_train.commands import train
-from ps_train.commands.manifest import make_config
+from ps_train.commands.manifest import make_plan
 from ps_train.errors import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -46,7 +46,7 @@ CASES = {
 
 
 def plan(*args):
-    return make_config(flags.parse(["manifest", *args])[0])
+    return make_plan(flags.parse(["manifest", *args])[0])
 
 
 def objects(*args):

@@ -90,6 +90,6 @@ def test_only_those_that_write_need_to(here):
     assert refused(lambda: plan("--job_name=ps", *HOSTS, "--train_dir=file")) == [
         "--train_dir=file is a file. Expected a directory."
     ]
-    assert refused(lambda: eval.make_config(parse(["--train_dir=locked"])[0]))[0].startswith(
+    assert refused(lambda: eval.make_plan(parse(["--train_dir=locked"])[0]))[0].startswith(
         "--train_dir=locked cannot be written"
     )

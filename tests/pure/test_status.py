@@ -6,7 +6,7 @@ import pytest
 
 from ps_train import board, flags, status
 from ps_train.cluster import Cluster, TaskId
-from ps_train.commands.status import make_config
+from ps_train.commands.status import make_plan
 from ps_train.errors import UsageError
 from ps_train.status import Sight, as_dict, as_text, summarize, why_unanswered
 from ps_train.updates.standing import Standing
@@ -18,7 +18,7 @@ TF_CONFIG = json.dumps({"cluster": {"ps": ["p0:1"], "chief": ["c:1"], "worker": 
 
 
 def config(*args, env=None):
-    return make_config(flags.parse(["status", *args])[0], env or {})
+    return make_plan(flags.parse(["status", *args])[0], env or {})
 
 
 def problem(*args, env=None):
