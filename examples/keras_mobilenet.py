@@ -3,7 +3,7 @@
     python -m ps_train launch --num_workers=2 --max_restarts=3 -- \
         python examples/keras_mobilenet.py --steps=300 --train_dir=runs/mobilenet
 
-On hosts that ssh reaches, with a worker and the pictures on each:
+On hosts that ssh reaches, with a worker and the pictures on each, and train_dir shared by all:
 
     python -m ps_train launch --hosts=host1,host2 --max_restarts=3 -- \
         python examples/keras_mobilenet.py --images=/data/pictures --steps=300 --train_dir=/shared/mobilenet
@@ -110,6 +110,21 @@ def evaluate(model, data):
     return loss.result().numpy(), accuracy.result().numpy()
 
 
+def check_steps(strategy, step):
+    """Ends the program where workers have restored different steps: one would end, and the others wait for it for ever."""
+
+    @tf.function
+    def sums():
+        return strategy.reduce("SUM", strategy.run(lambda: tf.stack([step, step * step])), axis=None)
+
+    total, squares = sums().numpy()
+    if total**2 != squares * strategy.num_replicas_in_sync:
+        raise SystemExit(
+            f"The workers do not go on from the same step (this one's is {step.numpy()}): --train_dir has to be one directory "
+            "that all of them see. Share it, or start anew in an empty one."
+        )
+
+
 def main(args):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # first: it starts the collectives' server
     is_chief = strategy.cluster_resolver.task_id in (0, None)  # None: there is no TF_CONFIG
@@ -134,6 +149,7 @@ def main(args):
     if newest:
         checkpoint.restore(newest).assert_existing_objects_matched()
         print(f"restored step {step.numpy()}", flush=True)
+    check_steps(strategy, step)
     directory = args.train_dir if is_chief else os.path.join(tempfile.mkdtemp(), "of_no_use")
     manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=3, step_counter=step)
 
