@@ -110,21 +110,6 @@ def evaluate(model, data):
     return loss.result().numpy(), accuracy.result().numpy()
 
 
-def check_steps(strategy, step):
-    """Ends the program where workers have restored different steps: one would end, and the others wait for it for ever."""
-
-    @tf.function
-    def sums():
-        return strategy.reduce("SUM", strategy.run(lambda: tf.stack([step, step * step])), axis=None)
-
-    total, squares = sums().numpy()
-    if total**2 != squares * strategy.num_replicas_in_sync:
-        raise SystemExit(
-            f"The workers do not go on from the same step (this one's is {step.numpy()}): --train_dir has to be one directory "
-            "that all of them see. Share it, or start anew in an empty one."
-        )
-
-
 def main(args):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # first: it starts the collectives' server
     is_chief = strategy.cluster_resolver.task_id in (0, None)  # None: there is no TF_CONFIG
@@ -139,6 +124,7 @@ def main(args):
         return data.map(read, tf.data.AUTOTUNE).batch(args.batch_size).prefetch(2)
 
     batches = iter(strategy.distribute_datasets_from_function(input_of_one))
+    num_workers = strategy.num_replicas_in_sync
     with strategy.scope():
         model = make_model(num_classes, args.size)
         optimizer = tf.keras.optimizers.SGD(args.learning_rate, momentum=0.9)
@@ -149,27 +135,24 @@ def main(args):
     if newest:
         checkpoint.restore(newest).assert_existing_objects_matched()
         print(f"restored step {step.numpy()}", flush=True)
-    check_steps(strategy, step)
+    if strategy.reduce("SUM", strategy.run(lambda: step + 0), None).numpy() != num_workers * step.numpy():
+        raise SystemExit(f"--train_dir={args.train_dir} is not one directory for all workers. Share one.")
     directory = args.train_dir if is_chief else os.path.join(tempfile.mkdtemp(), "of_no_use")
     manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=3, step_counter=step)
 
-    train_step = make_train_step(strategy, model, optimizer, args.batch_size * strategy.num_replicas_in_sync)
+    train_step = make_train_step(strategy, model, optimizer, args.batch_size * num_workers)
     losses = []
     while step.numpy() < args.steps:
         losses.append(train_step(next(batches)))
         step.assign_add(1)
         if step.numpy() % args.save_steps == 0 or step.numpy() == args.steps:
             manager.save(step.numpy())
-            print(
-                f"step {step.numpy()}/{args.steps}, mean loss {sum(losses) / len(losses):.4f}, saved",
-                flush=True,
-            )
+            loss = sum(losses) / len(losses)
+            print(f"step {step.numpy()}/{args.steps}, mean loss {loss:.4f}, saved", flush=True)
             losses = []
     if is_chief:
         loss, accuracy = evaluate(model, tf.data.Dataset.from_tensor_slices(held_out).map(read).batch(64))
-        print(
-            f"{strategy.num_replicas_in_sync} workers, {args.steps} steps: loss {loss:.4f}, accuracy {accuracy:.4f}"
-        )
+        print(f"{num_workers} workers, {args.steps} steps: loss {loss:.4f}, accuracy {accuracy:.4f}")
 
 
 if __name__ == "__main__":
