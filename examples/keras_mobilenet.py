@@ -113,6 +113,7 @@ def evaluate(model, data):
 def main(args):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # first: it starts the collectives' server
     is_chief = strategy.cluster_resolver.task_id in (0, None)  # None: there is no TF_CONFIG
+    tf.keras.utils.set_random_seed(1)  # weights and order
     num_classes, train, held_out = find_pictures(args.images)
 
     def read(path, label):
