@@ -24,6 +24,7 @@ import sys
 import threading
 
 from ps_train import joined, logs, process, ps, server, session, task_context, worker
+from ps_train.bounded_session import await_closing
 from ps_train.cluster import FROM_SERVER, Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
@@ -212,7 +213,8 @@ def _end_with_status_of_errors():
             os._exit(status)
 
     sys.excepthook = hook
-    atexit.register(_leave_at_exit)
+    atexit.register(await_closing)
+    atexit.register(_leave_at_exit)  # before that: the last comes first
 
 
 def _leave_at_exit():

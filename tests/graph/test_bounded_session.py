@@ -1,10 +1,12 @@
 """The raw session: what its errors are."""
 
 import re
+import threading
+import time
 
 import pytest
 
-from ps_train.bounded_session import BoundedSession
+from ps_train.bounded_session import BoundedSession, await_closing
 from ps_train.compat import tf, tf1
 from ps_train.explain import as_model_error
 
@@ -62,3 +64,23 @@ def test_a_text_of_another_tasks_that_is_no_utf8_is_a_lost_session(monkeypatch):
     with pytest.raises(tf.errors.AbortedError, match="RecvTensor failed") as caught:
         session.run("x")
     assert session.lost_by is caught.value
+
+
+def test_a_close_that_takes_longer_than_its_bound_is_waited_for_at_the_end_of_the_process(monkeypatch):
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def close(_):
+        may_end.wait(30)
+        has_ended.set()
+
+    monkeypatch.setattr(tf1.Session, "close", close)
+    monkeypatch.setattr(BoundedSession, "CLOSE_SECS", 0.01)
+    session = BoundedSession("")
+    session.close()
+    assert not has_ended.is_set()
+    started = time.monotonic()
+    await_closing(0.2)
+    assert 0.2 <= time.monotonic() - started < 10, "a ps that is frozen may keep it for ever"
+    threading.Timer(0.2, may_end.set).start()
+    await_closing()
+    assert has_ended.is_set()
