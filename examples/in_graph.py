@@ -17,9 +17,8 @@ Measured once, on two shared cores: sync 97.3% of the held-out digits after 300 
 
 import threading
 
-import tensorflow.compat.v1 as tf
-
 import ps_train
+from ps_train.compat import tf1 as tf
 from ps_train.datasets import load_digits
 
 flags = tf.app.flags

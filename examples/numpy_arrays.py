@@ -52,3 +52,4 @@ def write_files(directory):
 
 if __name__ == "__main__":
     write_files(*sys.argv[1:])
+    print(f"The files are in {sys.argv[1]}.")

@@ -24,9 +24,9 @@ import sys
 import time
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import ps_train
+from ps_train.compat import tf1 as tf
 from ps_train.datasets import load_digits
 
 flags = tf.app.flags

@@ -19,9 +19,9 @@ Measured once, on two shared cores: worker 0 prints a total of 1497 and its own 
 import time
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import ps_train
+from ps_train.compat import tf1 as tf
 from ps_train.datasets import load_digits
 
 flags = tf.app.flags

@@ -60,6 +60,14 @@ def is_own_address(host: str) -> bool:
     return False
 
 
+def is_resolved(host: str) -> bool:
+    """Whether a name, or an IP address, leads to an address on this host."""
+    try:
+        return bool(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM))
+    except OSError:
+        return False
+
+
 def _bound_socket() -> socket.socket:
     """A socket at a port that nobody else has; others may bind there from now on if they set SO_REUSEADDR."""
     sock = _dual_stack_socket() or _bind(socket.AF_INET, "0.0.0.0")

@@ -11,7 +11,7 @@
 3. A transfer is slow for one of these reasons, looked for in this order: most of its time is the update's; a link is full
    (FULL_LINK); there are very many small messages (SMALL_MESSAGE_BYTES, MANY_MESSAGES) that a flag would join; the processors of a ps
    are busy (BUSY_PS), or those of a host that has all tasks (BUSY_HOST); loopback, which is no link, is full; else it is the delay of
-   each message.
+   each message, wire-bound if they are large.
 4. With --colocate_ps the processors of a ps are those of its worker, counted once, and busy when those of a host would be. Its link is
    used by the other workers alone.
 """
@@ -184,7 +184,8 @@ def _judge_transfer(profiles: Sequence[Profile], share: str) -> Verdict:
         return Verdict(WIRE_BOUND, why, advice)
     use = "" if line is None else f", though no link is used to more than {100 * line.used:.0f}%"
     why = f"{begin}{use} and no ps is busy: each message takes its time"
-    return Verdict(WIRE_BOUND, why, _delay_advice(first, is_local))
+    is_small = 0 < moved <= count * SMALL_MESSAGE_BYTES
+    return Verdict(MESSAGE_BOUND if is_small else WIRE_BOUND, why, _delay_advice(first, is_local))
 
 
 class Holder(NamedTuple):

@@ -55,6 +55,9 @@ PREFIXES = {
     "MALLOC_": "--tune_process leaves glibc's memory as these have it",
     "TF_": "TensorFlow may behave otherwise",
 }
+_TERRAFORMS = (
+    "TF_CLI_", "TF_VAR_", "TF_LOG", "TF_DATA_DIR", "TF_INPUT", "TF_WORKSPACE", "TF_IN_AUTOMATION", "TF_PLUGIN_", "TF_REGISTRY_",
+)  # fmt: skip
 _HARMLESS = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # as ps_train has it
 _NO_GPU = "Expected on a machine without one."
 
@@ -171,6 +174,8 @@ def check_variables(env: Mapping[str, str]) -> list[Finding]:
     findings = []
     for name in sorted(env):
         prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+        if name.startswith(_TERRAFORMS):
+            continue
         effect = EFFECTS.get(name) or PREFIXES.get(prefix)
         if effect and name != tf_config.VARIABLE and _HARMLESS.get(name) != env[name]:
             hides = name == "CUDA_VISIBLE_DEVICES" and env[name].strip() in ("", "-1")

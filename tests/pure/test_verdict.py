@@ -116,7 +116,9 @@ def test_what_is_joined_is_small():
     for name, flag in (("pack_bytes", "--pack_bytes=auto"), ("bucket_bytes", "--bucket_bytes=67108864")):
         found = judge([worker(pull=60, ps_figures=many, settings={name: 4096})])
         assert found.kind == "message-bound" and len(found.advice) == 1 and found.advice[0].startswith(flag)
-    assert judge([worker(pull=60, ps_figures=many, settings={"fuse_bytes": 0})]).kind == "wire-bound"
+    other = judge([worker(pull=60, ps_figures=many, settings={"fuse_bytes": 0})])
+    assert other.kind == "message-bound"
+    assert not any(line.startswith(("--pack_bytes", "--bucket_bytes", "--fuse_bytes")) for line in other.advice)
 
 
 def test_a_busy_ps():
