@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from absl.flags import FlagValues
 
+from ps_train.addresses import comparable
 from ps_train.cluster import Cluster, TaskId
 from ps_train.commands import print_text
 from ps_train.errors import EXIT_DONE, PeerLostError, UsageError
@@ -56,7 +57,7 @@ def make_plan(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watche
     flags = cluster_flags(values)
     theirs = tf_config.resolve(env, flags.colocate_ps).cluster if choice != "flags" else None
     ours = _from_flags(flags) if flags.has_hosts and choice != "tf_config" else None
-    if ours is not None and theirs is not None and ours.ps != theirs.ps:
+    if ours is not None and theirs is not None and _ps_of(ours) != _ps_of(theirs):
         raise UsageError(
             f"--ps_hosts={flags.ps_hosts} and TF_CONFIG name different ps tasks. Remove one, or choose with "
             "--cluster_resolver=flags or --cluster_resolver=tf_config."
@@ -70,6 +71,11 @@ def make_plan(values: FlagValues, env: Mapping[str, str] = os.environ) -> Watche
     ps = [(task, cluster.address(task)) for task in cluster.ps_tasks]
     is_whole = theirs is not None or bool(flags.worker_hosts or flags.chief_host)
     return Watched(ps, (theirs or cluster) if is_whole else None)
+
+
+def _ps_of(cluster: Cluster) -> dict[TaskId, str]:
+    """The ps tasks with their addresses, in one spelling."""
+    return {task: comparable(cluster.address(task)) for task in cluster.ps_tasks}
 
 
 def _from_flags(flags: ClusterFlags) -> Cluster:

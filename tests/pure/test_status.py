@@ -37,6 +37,7 @@ def test_whom_it_asks():
         "worker:0",
     ]
     assert config("--ps_hosts=p0:1", env={"TF_CONFIG": TF_CONFIG}) == watched
+    assert config("--ps_hosts=P0:1", env={"TF_CONFIG": TF_CONFIG}).cluster == watched.cluster, "one address"
     assert (
         config("--ps_hosts=q:1", "--cluster_resolver=flags", env={"TF_CONFIG": TF_CONFIG}).ps[0][1] == "q:1"
     )
