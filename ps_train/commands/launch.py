@@ -176,8 +176,7 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
         problems.append(
             f"--max_restarts={values.max_restarts} is out of range. Expected a whole number from 0."
         )
-    if values.ssh is not None and not values.ssh.strip():
-        problems.append("--ssh is empty. Expected a command, such as --ssh='ssh -p 2222'.")
+    problems += _ssh_problems(values.ssh)
     if not script:
         if values.private_network:
             problems.append("--private_network is for a local cluster. Leave it out.")
@@ -195,6 +194,16 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
         for name in (*fields, "sync_replicas")
         if not values[name].using_default_value
     ]
+
+
+def _ssh_problems(text: str | None) -> list[str]:
+    expected = "Expected a command, such as --ssh='ssh -p 2222'."
+    try:
+        words = ["ssh"] if text is None else shlex.split(text)
+    except ValueError as error:
+        reason = str(error).rstrip(".").lower()
+        return [f"--ssh={text} cannot be split into words: {reason}. {expected}"]
+    return [] if words and words[0] else [f"--ssh is empty. {expected}"]
 
 
 def _place_jobs(values: FlagValues, hosts: Sequence[Host], is_script: bool) -> dict[str, list[Place]]:

@@ -118,6 +118,12 @@ def test_the_script_keeps_its_words():
             ["--port_base=65534 is out of range for hosts with up to 3 tasks."],
         ),
         (["--hosts=a:3", "--max_restarts=-1"], ["--max_restarts=-1 is out of range."]),
+        (["--hosts=a:3", "--ssh= "], ["--ssh is empty. Expected a command, such as --ssh='ssh -p 2222'."]),
+        (["--hosts=a:3", "--ssh=''"], ["--ssh is empty."]),
+        (
+            ["--hosts=a:3", "--ssh=ssh -o 'ProxyJump=b"],
+            ["--ssh=ssh -o 'ProxyJump=b cannot be split into words: no closing quotation. Expected a command"],
+        ),
         (["--remote_dir=x", *SCRIPT], ["--remote_dir is for other hosts, and none are given."]),
         (
             ["--batch_size=3", *SCRIPT],
