@@ -162,6 +162,8 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
             "python script.py; for a cluster on this host leave out the word launch."
         )
     names = cluster_flags(values).names_given
+    if not values["cluster_resolver"].using_default_value:
+        names.append("cluster_resolver")
     if names:
         problems.append(
             f"--{', --'.join(names)}: the command launch gives tasks their jobs and hosts. Leave it out."

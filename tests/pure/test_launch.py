@@ -114,6 +114,11 @@ def test_the_script_keeps_its_words():
             ["--job_name: the command launch gives tasks their jobs and hosts."],
         ),
         (
+            ["--hosts=a:3", "--cluster_resolver=slurm"],
+            ["--cluster_resolver: the command launch gives tasks their jobs and hosts. Leave it out."],
+        ),
+        (["--task_index=1", "--cluster_resolver=flags", *SCRIPT], ["--task_index, --cluster_resolver: the"]),
+        (
             ["--hosts=a:3", "--port_base=65534"],
             ["--port_base=65534 is out of range for hosts with up to 3 tasks."],
         ),
