@@ -238,7 +238,7 @@ def make_job(plan: Plan, ports: Sequence[int]) -> Job:
     }
     if plan.script:
         return _job_of_script(plan, hosts)
-    cluster = Cluster.from_dict(hosts, is_colocated=plan.config.has_no_ps)
+    cluster = Cluster.from_dict(hosts, "the names of the hosts", is_colocated=plan.config.has_no_ps)
     secs = plan.config.shutdown_timeout_secs
     tasks = [_task_of_training(plan, cluster, task) for task in cluster.tasks]
     make_policy = partial(Policy, cluster, plan.config)

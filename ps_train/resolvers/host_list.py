@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ps_train.addresses import address_problem
+from ps_train.addresses import address_problem, comparable
 from ps_train.errors import UsageError
 from ps_train.resolvers.launched import Place
 
@@ -86,9 +86,16 @@ def _host(name: str, slots: str | None, where: str, problems: list[str]) -> Host
 
 
 def _checked(hosts: list[Host], where: str, problems: list[str]) -> list[Host]:
-    names = [host.address for host in hosts]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    problems += [f"{where} has {name} twice. Expected it once, with the sum of its slots." for name in twice]
+    """`hosts`, of which none may be there twice, by whatever name."""
+    names: dict[str, list[str]] = {}
+    for host in hosts:
+        address = f"{host.address}:1"
+        if not address_problem(address):
+            names.setdefault(comparable(address), []).append(host.address)
+    for same in names.values():
+        if len(same) > 1:
+            found = f"{same[0]} twice" if len(set(same)) == 1 else f"{' and '.join(same)}, which are one host"
+            problems.append(f"{where} has {found}. Expected it once, with the sum of its slots.")
     if problems:
         raise UsageError.from_problems(problems)
     return hosts

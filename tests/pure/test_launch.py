@@ -96,6 +96,12 @@ def test_the_script_keeps_its_words():
         ([], ["The command launch has neither hosts nor a script."]),
         (["--hosts=a", "--hostfile=h"], ["--hosts and --hostfile both name hosts."]),
         (["--hosts=a:0,b,b"], ["--hosts: a has 0 slots.", "--hosts has b twice."]),
+        (
+            ["--hosts=a:2,u@A:2"],
+            ["--hosts has a and A, which are one host. Expected it once, with the sum of its slots."],
+        ),
+        (["--hosts=localhost,127.0.0.1"], ["--hosts has localhost and 127.0.0.1, which are one host."]),
+        (["--hosts=[::2],[0::2]"], ["--hosts has [::2] and [0::2], which are one host."]),
         (["--hosts=a b"], ["--hosts has 'a b'. Expected host or host:slots"]),
         (["--hosts=-oProxyCommand=x"], ["--hosts: '-oProxyCommand=x' is no host."]),
         (["--hostfile=nowhere"], ["--hostfile=nowhere cannot be read: No such file or directory."]),
