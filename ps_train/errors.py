@@ -120,6 +120,15 @@ class StoppedError(PsTrainError):
         self.exit_status = exit_status
 
 
+def is_worth_a_restart(status: int) -> bool:
+    """Whether a task that ended with `status` may do better the next time.
+
+    >>> [is_worth_a_restart(status) for status in (0, 1, 127, 128, 138)]
+    [False, False, False, True, True]
+    """
+    return status >= 128
+
+
 def blame(name: str, reason: str) -> str:
     """The reason of a task that ends only because another, `name`, has failed.
 

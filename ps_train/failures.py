@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
-from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM, blamed
+from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM, blamed, is_worth_a_restart
 from ps_train.process import signal_name
 
 BLAME_SECS = 5.0
@@ -51,7 +51,7 @@ class Failure(NamedTuple):
     @property
     def is_permanent(self) -> bool:
         """Whether the same again would fail again."""
-        return self.status < 128
+        return not is_worth_a_restart(self.status)
 
     def __str__(self) -> str:
         """The headline."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import IO, NamedTuple, Protocol
 
 from ps_train.cluster import TaskId
-from ps_train.errors import EXIT_DONE, REPEAT_SECS
+from ps_train.errors import EXIT_DONE, REPEAT_SECS, is_worth_a_restart
 from ps_train.failures import ROOT_CAUSE_SECS, End, Failure, describe_end, last_words, plain
 from ps_train.process import SignalInbox, signal_name
 from ps_train.progress import Screen
@@ -34,7 +34,6 @@ from ps_train.wording import counted
 TICK_SECS = 0.1
 BEATS = 5  # in the time after which a tether takes its launcher for lost
 MAX_STARTING = 8
-RETRYABLE = 128  # statuses from here on
 
 
 class JobPolicy(Protocol):
@@ -91,7 +90,7 @@ def run_job(job: Job, screen: Screen, max_restarts: int = 0) -> int:
             outcome = launched.run()
         finally:
             launched.close()
-        if outcome.status < RETRYABLE or outcome.is_stopped:
+        if outcome.is_stopped or not is_worth_a_restart(outcome.status):
             break
         if attempt < max_restarts:
             screen.complain(f"All tasks are started again: restart {attempt + 1} of {max_restarts}.")
