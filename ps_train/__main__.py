@@ -7,6 +7,7 @@ the standard library is imported before `main` looks.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -138,6 +139,9 @@ def _model_directories(model: str | None) -> list[str]:
 
 def run() -> None:
     """The `ps_train` command."""
+    for stream in (sys.stdout, sys.stderr):  # what their encoding lacks, such as Keras' bars, is shown in another way
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     status = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over
     process.end(status)

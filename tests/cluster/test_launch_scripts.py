@@ -100,6 +100,13 @@ def test_each_task_has_its_tf_config_and_its_lines_have_its_name(launch):
     assert job.log.splitlines()[-1] == "Done (status 0): 3 tasks on 1 host."
 
 
+def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(launch):
+    write = r"import os; os.write(1, '\u2501 caf\xe9\n'.encode())"
+    job = launch("--num_workers=1", "--", sys.executable, "-c", write, PYTHONIOENCODING="latin-1")
+    assert job.wait(GRACE_SECS) == 0, job.tail()
+    assert r"worker:0 \u2501 caf".encode() + b"\xe9\n" in job.log_path.read_bytes()
+
+
 def test_ps_tasks_that_never_end_are_ended_and_that_is_no_failure(launch):
     job = launch("--num_ps=2", "--num_workers=1", *run_script("ps:0=stay", "ps:1=stay"))
     assert job.wait(GRACE_SECS) == 0, job.tail()
