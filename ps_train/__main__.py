@@ -139,7 +139,10 @@ def _model_directories(model: str | None) -> list[str]:
 
 def run() -> None:
     """The `ps_train` command."""
-    for stream in (sys.stdout, sys.stderr):  # what their encoding lacks, such as Keras' bars, is shown in another way
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # what their encoding lacks, such as Keras' bars, is shown in another way
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
     status = main()

@@ -35,7 +35,7 @@ from ps_train.devices import gpus_of
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError
 from ps_train.failures import End, Failure, Policy, describe_end
 from ps_train.follower import Follower
-from ps_train.local_config import fill_in, log_path, make_directories, report_path
+from ps_train.local_config import fill_in, log_path, make_directories, report_path, unwritable_log
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen, Snapshot
 from ps_train.reports import Report
@@ -381,9 +381,7 @@ def starting(task: TaskId, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename == path:
-            raise UsageError(
-                f"The log {path} of {task} cannot be written: {error.strerror}. Choose another --log_dir."
-            ) from None
+            raise unwritable_log(path, task, error) from None
         raise UsageError(
             f"No process can be started for {task}: {error.strerror}. Expected this host to have room for one more. "
             "Check its memory and the limit of processes (ulimit -u)."

@@ -63,6 +63,13 @@ def log_path(config: TrainConfig, task: TaskId) -> str:
     return os.path.join(config.log_dir or "", f"{task.job}{task.index}.log")
 
 
+def unwritable_log(path: str, task: TaskId, error: OSError) -> UsageError:
+    """What to raise for a task's log that cannot be opened."""
+    return UsageError(
+        f"The log {path} of {task} cannot be written: {error.strerror}. Choose another --log_dir."
+    )
+
+
 def report_path(config: TrainConfig, task: TaskId, is_chief: bool = False) -> str:
     """Where a task reports: the chief at --report_file and the others beside it; without that flag, in `log_dir`."""
     if config.report_file is None:

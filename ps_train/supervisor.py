@@ -16,16 +16,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import IO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, REPEAT_SECS, is_worth_a_restart
 from ps_train.failures import ROOT_CAUSE_SECS, End, Failure, describe_end, last_words, plain
+from ps_train.line_logs import LineLogs
 from ps_train.process import SignalInbox, signal_name
 from ps_train.progress import Screen
 from ps_train.tethered import Remote, TetheredTask, Wanted
@@ -84,28 +84,28 @@ class Outcome(NamedTuple):
 
 def run_job(job: Job, screen: Screen, max_restarts: int = 0) -> int:
     """Runs until all tasks have ended; the exit status."""
-    for attempt in range(max_restarts + 1):
-        launched = LaunchedJob(job, screen)
-        try:
-            outcome = launched.run()
-        finally:
-            launched.close()
-        if outcome.is_stopped or not is_worth_a_restart(outcome.status):
-            break
-        if attempt < max_restarts:
-            screen.complain(f"All tasks are started again: restart {attempt + 1} of {max_restarts}.")
+    with LineLogs(job.log_dir, [wanted.task for wanted in job.tasks], screen.complain) as logs:
+        for attempt in range(max_restarts + 1):
+            launched = LaunchedJob(job, screen, logs)
+            try:
+                outcome = launched.run()
+            finally:
+                launched.close()
+            if outcome.is_stopped or not is_worth_a_restart(outcome.status):
+                break
+            if attempt < max_restarts:
+                screen.complain(f"All tasks are started again: restart {attempt + 1} of {max_restarts}.")
     return outcome.status
 
 
 class LaunchedJob:
     """One start of the tasks, to its end."""
 
-    def __init__(self, job: Job, screen: Screen):
-        self._job, self._screen = job, screen
+    def __init__(self, job: Job, screen: Screen, logs: LineLogs):
+        self._job, self._screen, self._logs = job, screen, logs
         self._policy = job.make_policy()
         self._running: dict[TaskId, TetheredTask] = {}
         self._waiting = list(job.tasks)
-        self._files: dict[TaskId, IO[str]] = {}
         self._signal: int | None = None
         self._failure: Failure | None = None
         self._asked_at: float | None = None
@@ -138,8 +138,6 @@ class LaunchedJob:
             running.kill()
         for running in self._running.values():
             running.close()
-        for file in self._files.values():
-            file.close()
 
     def _start_some(self) -> None:
         starting = [
@@ -149,9 +147,6 @@ class LaunchedJob:
             if wanted.host is None or starting.count(wanted.host) < MAX_STARTING:
                 starting.append(wanted.host)
                 self._waiting.remove(wanted)
-                if self._job.log_dir is not None:
-                    path = os.path.join(self._job.log_dir, f"{wanted.task.job}{wanted.task.index}.log")
-                    self._files[wanted.task] = open(path, "a", encoding="utf-8", buffering=1)
                 self._running[wanted.task] = TetheredTask(wanted, self._job.place)
 
     def _look_at(self, running: TetheredTask) -> None:
@@ -159,8 +154,7 @@ class LaunchedJob:
         if task in self._policy.ends:
             return
         for line in running.take_lines():
-            if task in self._files:
-                self._files[task].write(line + "\n")
+            self._logs.write(task, line)
             self._screen.say(line if is_led_by(line, task) else f"{task} {line}")
         if running.exit is not None:
             self._note_end(running)
@@ -170,7 +164,7 @@ class LaunchedJob:
         assert exit is not None
         last = plain(last_words(list(running.last_lines)), task)
         reason = describe_end(exit.reason, exit.signal, last)
-        log = self._files[task].name if task in self._files else f"the lines of {task} above"
+        log = self._logs.name(task) or f"the lines of {task} above"
         is_free = self._done_at is not None and (task in self._told or self._job.is_rest_free)
         end = End(task, EXIT_DONE if is_free else exit.status, reason, log, exit.signal)
         if self._policy.note(end, is_ending=self._asked_at is not None):

@@ -104,7 +104,7 @@ def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(launch):
     write = r"import os; os.write(1, '\u2501 caf\xe9\n'.encode())"
     job = launch("--num_workers=1", "--", sys.executable, "-c", write, PYTHONIOENCODING="latin-1")
     assert job.wait(GRACE_SECS) == 0, job.tail()
-    assert r"worker:0 \u2501 caf".encode() + b"\xe9\n" in job.log_path.read_bytes()
+    assert rb"worker:0 \u2501 caf" + b"\xe9\n" in job.log_path.read_bytes()
 
 
 def test_ps_tasks_that_never_end_are_ended_and_that_is_no_failure(launch):
@@ -129,6 +129,28 @@ def test_one_that_fails_is_the_headline_and_ends_all(launch, tmp_path):
     )
     assert "ValueError: no good" in (tmp_path / "logs/worker1.log").read_text()
     assert "worker:0 failed" not in job.log and "ps:0 failed" not in job.log
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="writes to a full disk, and there is no /dev/full"
+)
+def test_a_full_disk_under_log_dir_costs_lines_and_not_the_job(launch, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/worker0.log").symlink_to("/dev/full")
+    job = launch("--num_workers=2", "--log_dir=logs", *run_script("worker:1=late"))
+    assert job.wait(GRACE_SECS) == 3, job.tail()
+    assert job.log.count("ps_train: logs/worker0.log cannot be written: No space left on device.") == 1
+    assert lines_of(job, "worker:0")[-1] == "done" and "Traceback" not in job.log
+    assert "here" in (tmp_path / "logs/worker1.log").read_text()
+
+
+def test_a_log_that_cannot_be_opened_is_told_before_anything_starts(launch, tmp_path):
+    (tmp_path / "logs/worker1.log").mkdir(parents=True)
+    job = launch("--num_workers=2", "--log_dir=logs", *run_script())
+    assert job.wait(GRACE_SECS) == 1
+    assert job.log == (
+        "ps_train: The log logs/worker1.log of worker:1 cannot be written: Is a directory. Choose another --log_dir.\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

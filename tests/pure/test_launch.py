@@ -133,7 +133,9 @@ def test_the_script_keeps_its_words():
         (["--hosts=a:3", "--ssh=''"], ["--ssh is empty."]),
         (
             ["--hosts=a:3", "--ssh=ssh -o 'ProxyJump=b"],
-            ["--ssh=ssh -o 'ProxyJump=b cannot be split into words: no closing quotation. Expected a command"],
+            [
+                "--ssh=ssh -o 'ProxyJump=b cannot be split into words: no closing quotation. Expected a command"
+            ],
         ),
         (["--remote_dir=x", *SCRIPT], ["--remote_dir is for other hosts, and none are given."]),
         (
