@@ -31,6 +31,7 @@ class End(NamedTuple):
       reason: a line of text.
       log: path of its log, and what is worth to be known about it.
       ended_by: the signal that ended it, None if it ended by itself.
+      is_cut_off: its host is out of reach; how it ended there, nobody knows.
     """
 
     task: TaskId
@@ -38,6 +39,7 @@ class End(NamedTuple):
     reason: str = ""
     log: str = ""
     ended_by: int | None = None
+    is_cut_off: bool = False
 
 
 class Failure(NamedTuple):
@@ -88,10 +90,10 @@ class Policy:
     def _is_dispensable(self, end: End) -> bool:
         """Whether the job can do without it; as the tasks themselves decide it on real hosts."""
         task, config = end.task, self._config
-        is_stopped = end.status in (EXIT_SIGINT, EXIT_SIGTERM)
+        has_fallen = end.ended_by is not None or end.is_cut_off or end.status in (EXIT_SIGINT, EXIT_SIGTERM)
         if self._cluster.is_colocated:
             return False  # what it holds of the model is lost with it
-        if task.job == "ps" or self._cluster.is_chief(task) or end.ended_by is None and not is_stopped:
+        if task.job == "ps" or self._cluster.is_chief(task) or not has_fallen:
             return False
         if config.update == "async" or config.on_worker_loss == "continue":
             return True

@@ -166,7 +166,8 @@ class LaunchedJob:
         reason = describe_end(exit.reason, exit.signal, last)
         log = self._logs.name(task) or f"the lines of {task} above"
         is_free = self._done_at is not None and (task in self._told or self._job.is_rest_free)
-        end = End(task, EXIT_DONE if is_free else exit.status, reason, log, exit.signal)
+        status = EXIT_DONE if is_free else exit.status
+        end = End(task, status, reason, log, exit.signal, exit.is_cut_off)
         if self._policy.note(end, is_ending=self._asked_at is not None):
             self._screen.complain(f"{task} is lost: {reason}. The job goes on without it.")
 

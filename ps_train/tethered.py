@@ -63,11 +63,19 @@ class Wanted(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How a task ended: `signal` that ended it, or None; `reason` if the cause was none of its own."""
+    """How a task ended.
+
+    Attributes:
+      status: its exit status.
+      signal: that ended it, or None.
+      reason: if the cause was none of its own.
+      is_cut_off: the connection was lost while it ran.
+    """
 
     status: int
     signal: int | None = None
     reason: str | None = None
+    is_cut_off: bool = False
 
 
 class Remote(NamedTuple):
@@ -165,7 +173,7 @@ class TetheredTask:
         status, reason = explain(
             self.wanted.host, place.directory, place.python, status, list(self.last_lines), self.is_ready
         )
-        return Exit(status, reason=reason)
+        return Exit(status, reason=reason, is_cut_off=self.is_ready)
 
     def send(self, number: int) -> None:
         """Passes a signal on to the task."""

@@ -197,11 +197,24 @@ def test_tasks_end_when_their_launcher_is_killed(hosts):
 
 
 def test_tasks_end_on_both_sides_of_a_cut_network(hosts):
-    job = hosts.train("--train_steps=1000000", "--peer_timeout_secs=6", "--shutdown_timeout_secs=10")
+    flags = ["--train_steps=1000000", "--peer_timeout_secs=6", "--shutdown_timeout_secs=10"]
+    job = hosts.train(*flags, "--update=sync")
     job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
     hosts.network.blackhole(hosts.network.hosts[1])
     assert job.wait(60) == 138, job.tail()
-    assert re.search("worker:1 failed .status 138.: the connection to host1 was lost", job.log), job.tail()
+    assert re.search(r"(?m)^ps_train: \w+:\d failed \(status 138\): ", job.log), job.tail()
+    hosts.expect_nothing_left()
+
+
+def test_a_worker_whose_host_is_cut_off_is_lost_and_async_goes_on(hosts):
+    job = hosts.train("--train_steps=1000000", "--peer_timeout_secs=6", "--shutdown_timeout_secs=10")
+    job.wait_for_line(r"worker:1 step \d+", TRAIN_SECS)
+    hosts.network.blackhole(hosts.network.hosts[1])
+    job.wait_for_line("worker:1 is lost: the connection to host1 was lost.* The job goes on without it.", 60)
+    job.wait_for_line(r"(?s)goes on without it.*worker:0 step \d+", GRACE_SECS)
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.wait(GRACE_SECS) == 143, job.tail()
+    assert checkpoint_of(hosts.folder / "train")["global_step"] > 0
     hosts.expect_nothing_left()
 
 

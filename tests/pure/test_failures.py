@@ -67,6 +67,7 @@ def test_without_a_report_the_signal_or_the_log_tells(reported, ended_by, line, 
 
 
 KILLED = {"status": 137, "ended_by": signal.SIGKILL}
+CUT_OFF = {"status": 138, "is_cut_off": True}
 SYNC, BACKUP = {"update": "sync"}, {"update": "sync", "replicas_to_aggregate": 2, "num_workers": 4}
 
 
@@ -76,6 +77,8 @@ SYNC, BACKUP = {"update": "sync"}, {"update": "sync", "replicas_to_aggregate": 2
         ({}, [KILLED]),
         ({"num_workers": 3}, [KILLED, KILLED]),
         ({}, [{"status": 143}]),
+        ({}, [CUT_OFF]),
+        (BACKUP, [CUT_OFF, KILLED]),
         (BACKUP, [KILLED, KILLED]),
         (BACKUP, [{"status": 0}, KILLED]),
         ({**SYNC, "on_worker_loss": "continue"}, [KILLED]),
@@ -92,6 +95,7 @@ def test_a_job_goes_on_without_a_lost_worker(settings, ends):
     ("settings", "ends"),
     [
         (SYNC, [KILLED]),
+        (SYNC, [CUT_OFF]),
         (BACKUP, [KILLED, KILLED, KILLED]),
         (BACKUP, [{"status": 0}, {"status": 0}, KILLED]),
         ({}, [{"status": 1}]),
