@@ -123,8 +123,8 @@ class Bench(LocalCluster):
 
     def _tick(self, inbox: SignalInbox) -> None:
         super()._tick(inbox)
-        if self._asked_at is None and self._is_measured():
-            self._end(signal.SIGTERM, time.monotonic())
+        if not self._ending.is_asked and self._is_measured():
+            self._send(self._ending.ask(signal.SIGTERM, self._tasks, time.monotonic()))
 
     def _is_measured(self) -> bool:
         return all(
@@ -146,7 +146,7 @@ class Bench(LocalCluster):
         )  # it has no target and does end by itself
 
     def _conclude(self, inbox: SignalInbox) -> int:
-        if self._signal is not None or self._failure is not None:
+        if self._ending.signal is not None or self._ending.failure is not None:
             return super()._conclude(inbox)
         reports = {str(task): self._follower.report(task) for task in self._cluster.tasks}
         found = {name: report["profile"] for name, report in reports.items() if report.get("profile")}

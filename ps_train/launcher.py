@@ -10,10 +10,8 @@
 4. The end is the first of
    - every task that is not lost has ended with 0: the held-out data is evaluated, and what to do next is printed;
    - another task has failed: it is the headline, and its status the launcher's; the others are ended;
-   - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them, if it comes more
-     than half a second after the first.
-   To end the others: the workers get the signal first (SIGTERM for a SIGHUP, which tasks do not handle), so that the
-   chief can save, and then the ps tasks a SIGTERM. What still runs `shutdown_timeout_secs` later is killed.
+   - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them.
+   `job_end` has the order in which the others are ended: the workers first, so that the chief can save.
 5. If this process is killed itself, the workers get a SIGTERM from the system and end in order, and the ps tasks a few
    seconds later.
 """
@@ -32,9 +30,10 @@ from ps_train import checkpoints, command_lines, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.devices import gpus_of
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, UsageError
 from ps_train.failures import End, Failure, Policy, describe_end
 from ps_train.follower import Follower
+from ps_train.job_end import JobEnd, Orders
 from ps_train.local_config import fill_in, log_path, make_directories, report_path, unwritable_log
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen, Snapshot
@@ -133,11 +132,8 @@ class LocalCluster:
         self._tasks: dict[TaskId, TaskProcess] = {}
         self._evaluation: TaskProcess | None = None
         self._policy = Policy(cluster, config)
-        self._signal: int | None = None
-        self._failure: Failure | None = None
-        self._asked_at: float | None = None  # for the end of all tasks
-        self._deadline: float | None = None  # of an end that has been asked for
-        self._asked_ps: set[TaskId] = set()
+        secs = config.shutdown_timeout_secs
+        self._ending = JobEnd(self._policy, cluster.training_tasks, secs, secs, self._log_path_of)
         self._is_started = False  # the chief has made a step
         self._follower = Follower(cluster, config)
 
@@ -213,14 +209,13 @@ class LocalCluster:
 
     def _conclude(self, inbox: SignalInbox) -> int:
         """Says how it went; the exit status."""
-        if self._signal is not None:
-            self._screen.complain(f"Stopped by {process.signal_name(self._signal)}.")
-            self._screen.complain(self._summary.saved(self._last_step()))
-            return 128 + self._signal
-        if self._failure is not None:
-            can_go_on = not self._failure.is_permanent
+        number, failure = self._ending.signal, self._ending.failure
+        if number is not None:
+            self._screen.complain(f"Stopped by {process.signal_name(number)}.")
+        if number is not None or failure is not None:
+            can_go_on = failure is None or not failure.is_permanent
             self._screen.complain(self._summary.saved(self._last_step(), can_go_on=can_go_on))
-            return self._failure.status
+            return self._ending.status
         if self._finished:
             self._screen.say(self._summary.nothing_left(self._finished))
         else:
@@ -281,28 +276,27 @@ class LocalCluster:
         return self._follower.snapshot({task: running.status for task, running in self._tasks.items()})
 
     def _on_signal(self, number: int, now: float) -> None:
-        if self._asked_at is None:
-            self._signal = number
-            self._end(signal.SIGTERM if number == signal.SIGHUP else number, now)
-        elif now - self._asked_at >= REPEAT_SECS:
-            self.kill()
+        self._send(self._ending.hear(number, self._tasks, now))
 
-    def _end(self, number: int, now: float) -> None:
-        """Asks the workers to end; `_steer` goes on with the ps tasks."""
-        self._asked_at = now
-        self._deadline = now + self._config.shutdown_timeout_secs
-        for task in self._cluster.training_tasks:
-            self._tasks[task].send(number)
+    def _steer(self, now: float) -> None:
+        """Decides, after each look, whether something is to be ended."""
+        had_failed = self._ending.failure is not None
+        orders = self._ending.steer(self._tasks, now)
+        if self._ending.failure is not None and not had_failed:
+            self._show(is_urgent=True)
+            self._screen.complain(str(self._ending.failure), goes_on=True)
+        self._send(orders)
 
-    def _fail(self, failure: Failure, now: float) -> None:
-        self._failure = failure
-        self._show(is_urgent=True)
-        self._screen.complain(str(failure), goes_on=True)
-        self._end(signal.SIGTERM, now)
+    def _send(self, orders: Orders) -> None:
+        for task, number in orders:
+            if number == signal.SIGKILL:
+                self._tasks[task].kill()
+            else:
+                self._tasks[task].send(number)
 
     def _note_end(self, end: End) -> None:
         """Takes in a task's end: the job goes on if it can do without it."""
-        if self._policy.note(end, is_ending=self._asked_at is not None):
+        if self._policy.note(end, is_ending=self._ending.is_asked):
             self._follower.note_lost(end.task, end.status, end.reason)
             self._screen.complain(
                 f"{end.task} is lost: {end.reason}. The job goes on without it.", goes_on=True
@@ -315,33 +309,8 @@ class LocalCluster:
         reason = describe_end(reported, running.ended_by, running.last_line())
         return End(task, running.status, reason, self._about_log(running), running.ended_by)
 
-    def _steer(self, now: float) -> None:
-        """Decides, after each look, whether something is to be ended."""
-        is_ending = self._asked_at is not None
-        failure = None if is_ending else self._policy.find_failure(now)
-        if failure is not None:
-            self._fail(failure, now)
-        elif all(task in self._policy.ends for task in self._cluster.training_tasks):
-            self._end_ps_tasks(now, is_asked_for=is_ending)
-        elif self._deadline is not None and now > self._deadline:
-            self.kill()
-
-    def _end_ps_tasks(self, now: float, is_asked_for: bool) -> None:
-        """The workers have ended: the ps tasks do so by themselves, unless the job was cut short."""
-        left = [task for task in self._cluster.tasks if task.job == "ps" and task not in self._policy.ends]
-        if self._deadline is None:
-            self._deadline = now + self._config.shutdown_timeout_secs
-        if left and now > self._deadline:
-            self.kill()
-            if not is_asked_for:
-                why = f"did not end within {self._config.shutdown_timeout_secs:g} s after the last worker"
-                late = self._tasks[left[0]]
-                self._fail(Failure(late.name, EXIT_PERMANENT, why, late.log_path), now)
-        elif is_asked_for:
-            for ps in left:
-                if ps not in self._asked_ps:  # a second signal would end it at once
-                    self._asked_ps.add(ps)
-                    self._tasks[ps].terminate()
+    def _log_path_of(self, task: TaskId) -> str:
+        return self._tasks[task].log_path
 
     def _about_log(self, running: TaskProcess) -> str:
         if running.has_traceback():

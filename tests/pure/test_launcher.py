@@ -267,13 +267,13 @@ def test_at_a_signal_the_workers_are_ended_and_then_the_ps(local):
     for tick in range(20):
         local._steer(102.0 + tick / 10)
     assert local.sent()[0] == [signal.SIGTERM], "a second one would end it at once"
-    assert local._signal == signal.SIGINT and local._failure is None
+    assert local._ending.signal == signal.SIGINT and local._ending.failure is None
 
 
 def test_tasks_get_a_sigterm_for_a_sighup_which_they_do_not_handle(local):
     local._on_signal(signal.SIGHUP, 100.0)
     assert local.sent() == [[], [signal.SIGTERM], [signal.SIGTERM]]
-    assert local._signal == signal.SIGHUP
+    assert local._ending.signal == signal.SIGHUP
 
 
 def test_a_second_signal_kills_and_one_within_half_a_second_is_none(local):
@@ -282,17 +282,18 @@ def test_a_second_signal_kills_and_one_within_half_a_second_is_none(local):
     assert local.sent() == [[], [signal.SIGTERM], [signal.SIGTERM]]
     local._on_signal(signal.SIGINT, 100.5)
     assert all(sent[-1] == signal.SIGKILL for sent in local.sent())
-    assert local._signal == signal.SIGTERM
+    assert local._ending.signal == signal.SIGTERM
 
 
-def test_a_signal_after_a_failure_is_a_second_one(local):
+def test_a_signal_after_a_failure_leaves_the_chief_its_time_to_save_and_a_second_one_kills(local):
     local.end(WORKER, 1, "no attribute")
     local._steer(100.0)
-    local._on_signal(signal.SIGTERM, 100.1)
+    local._on_signal(signal.SIGTERM, 105.0)
+    local._on_signal(signal.SIGTERM, 105.4)
     assert local.sent()[1] == [signal.SIGTERM]
-    local._on_signal(signal.SIGTERM, 101.0)
+    local._on_signal(signal.SIGTERM, 106.0)
     assert local.sent()[1] == [signal.SIGTERM, signal.SIGKILL]
-    assert local._signal is None
+    assert local._ending.signal is None
 
 
 def test_the_bound_kills(local):
@@ -323,10 +324,10 @@ def test_after_the_workers_a_ps_ends_by_itself(local):
     local.end(CHIEF, 0)
     local._steer(100.0)
     local._steer(129.0)
-    assert local.sent()[0] == [] and local._failure is None
+    assert local.sent()[0] == [] and local._ending.failure is None
     local._steer(131.0)
     assert local.sent()[0] == [signal.SIGKILL]
-    assert local._failure[:3] == ("ps:0", 1, "did not end within 30 s after the last worker")
+    assert local._ending.failure[:3] == ("ps:0", 1, "did not end within 30 s after the last worker")
 
 
 def test_a_ps_that_fails_last_counts(local):
@@ -335,7 +336,7 @@ def test_a_ps_that_fails_last_counts(local):
     local._steer(100.0)
     local.end(PS, 138, "gone")
     local._steer(101.0)
-    assert local._failure[:3] == ("ps:0", 138, "gone")
+    assert local._ending.failure[:3] == ("ps:0", 138, "gone")
 
 
 def test_a_job_that_is_finished_already_is_reported_by_all(tmp_path):

@@ -21,7 +21,7 @@ LAYERS = (
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table ssh",
     "explain stall towers manifest doctor",
     "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults tether",
-    "bring_up stall_watch status ending vacant warm_up common_end tethered line_logs",
+    "bring_up stall_watch status ending vacant warm_up common_end tethered line_logs job_end",
     "graph session launcher supervisor profiler tuning",
     "worker ps joined evaluator bench",
     "startup chaos",
