@@ -58,8 +58,6 @@ class JobEnd:
     Attributes:
       signal: to this process, by which the end has begun.
       failure: by which it has.
-      is_asked: whether the tasks have been asked to end.
-      is_resting: whether all deciding tasks have ended well.
     """
 
     def __init__(
@@ -78,10 +76,12 @@ class JobEnd:
 
     @property
     def is_asked(self) -> bool:
+        """Whether the tasks have been asked to end."""
         return self._asked_at is not None
 
     @property
     def is_resting(self) -> bool:
+        """Whether all deciding tasks have ended well."""
         return self._resting_at is not None
 
     @property
@@ -105,7 +105,9 @@ class JobEnd:
         """Begins the end with a signal for the deciding tasks."""
         self._asked_at = now
         deciding = [task for task in self._left(tasks) if task in self._deciding]
-        return self._terminate(deciding) if number == signal.SIGTERM else [(task, number) for task in deciding]
+        return (
+            self._terminate(deciding) if number == signal.SIGTERM else [(task, number) for task in deciding]
+        )
 
     def steer(self, tasks: Collection[TaskId], now: float) -> Orders:
         """Decides, after each look, whether something is to be ended."""

@@ -1,52 +1,39 @@
 """Launched tasks, from start to status: shows their lines, ends them in order, says who was to blame.
 
     job = Job(wanted, place, finishers={...}, make_policy=ScriptPolicy, rest_secs=5, shutdown_secs=30)
-    status = run_job(job, Screen(), max_restarts=0)
+    with SignalInbox() as inbox:
+        status = run_job(job, Screen(), inbox, max_restarts=0)
 
 1. All tasks are started, no more than MAX_STARTING at once on one host: sshd turns away those beyond.
 2. Each line is shown, led by the task's name.
 3. The end is the first of
-   - every finisher has ended with 0: the others (ps tasks, mostly) have `rest_secs` to end by themselves, and get a SIGTERM then;
+   - every finisher has ended with 0: the others (ps tasks, mostly) have `rest_secs` to end by themselves;
    - a task has failed, as the policy sees it: it is the headline, and its status the job's; the others are ended. A status that
      is worth a restart is given one, `max_restarts` times, with all tasks: a collective never heals;
    - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them.
-   To end the others: the finishers get the signal first, so that a chief can save, and then the rest a SIGTERM. Scripts get a
-   SIGTERM after `escalate_secs`, if they do not hear a SIGINT. What still runs `shutdown_secs` later is killed.
+   `job_end` has the order in which the others are ended, and until when. A signal between two starts, or before the first, ends the job, too.
 """
 
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ps_train.cluster import TaskId
-from ps_train.errors import EXIT_DONE, REPEAT_SECS, is_worth_a_restart
-from ps_train.failures import ROOT_CAUSE_SECS, End, Failure, describe_end, last_words, plain
+from ps_train.errors import EXIT_DONE, is_worth_a_restart
+from ps_train.failures import ROOT_CAUSE_SECS, End, describe_end, last_words, plain
+from ps_train.job_end import JobEnd, JobPolicy, Orders
 from ps_train.line_logs import LineLogs
 from ps_train.process import SignalInbox, signal_name
 from ps_train.progress import Screen
-from ps_train.tethered import Remote, TetheredTask, Wanted
+from ps_train.tethered import KILL_SECS, Remote, TetheredTask, Wanted
 from ps_train.wording import counted
 
 TICK_SECS = 0.1
 BEATS = 5  # in the time after which a tether takes its launcher for lost
 MAX_STARTING = 8
-
-
-class JobPolicy(Protocol):
-    """Decides what a task's end means: `failures.Policy`, or ScriptPolicy."""
-
-    ends: dict[TaskId, End]
-    lost: dict[TaskId, End]
-
-    def note(self, end: End, is_ending: bool = False) -> bool:
-        """Takes in a task's end; whether the job goes on without it."""
-
-    def find_failure(self, now: float) -> Failure | None:
-        """The task to blame, once that is known."""
 
 
 class Job(NamedTuple):
@@ -82,11 +69,11 @@ class Outcome(NamedTuple):
     is_stopped: bool = False
 
 
-def run_job(job: Job, screen: Screen, max_restarts: int = 0) -> int:
+def run_job(job: Job, screen: Screen, inbox: SignalInbox, max_restarts: int = 0) -> int:
     """Runs until all tasks have ended; the exit status."""
     with LineLogs(job.log_dir, [wanted.task for wanted in job.tasks], screen.complain) as logs:
         for attempt in range(max_restarts + 1):
-            launched = LaunchedJob(job, screen, logs)
+            launched = LaunchedJob(job, screen, inbox, logs)
             try:
                 outcome = launched.run()
             finally:
@@ -101,43 +88,42 @@ def run_job(job: Job, screen: Screen, max_restarts: int = 0) -> int:
 class LaunchedJob:
     """One start of the tasks, to its end."""
 
-    def __init__(self, job: Job, screen: Screen, logs: LineLogs):
-        self._job, self._screen, self._logs = job, screen, logs
+    def __init__(self, job: Job, screen: Screen, inbox: SignalInbox, logs: LineLogs):
+        self._job, self._screen, self._inbox, self._logs = job, screen, inbox, logs
         self._policy = job.make_policy()
         self._running: dict[TaskId, TetheredTask] = {}
         self._waiting = list(job.tasks)
-        self._signal: int | None = None
-        self._failure: Failure | None = None
-        self._asked_at: float | None = None
-        self._done_at: float | None = None  # all finishers have ended with 0
-        self._told: set[TaskId] = set()  # to end, beyond the first signal
+        self._ending = JobEnd(
+            self._policy, job.finishers, job.rest_secs, job.shutdown_secs, self._log_of,
+            job.escalate_secs, job.is_rest_free,
+        )  # fmt: skip
         self._beaten_at = 0.0
 
     def run(self) -> Outcome:
         """Follows the tasks to their end."""
-        with SignalInbox() as inbox:
-            while self._waiting or len(self._policy.ends) < len(self._running):
-                self._start_some()
-                for number in inbox.wait(TICK_SECS):
-                    self._on_signal(number, time.monotonic())
-                for running in self._running.values():
-                    self._look_at(running)
-                self._steer(time.monotonic())
-            if self._failure is None and self._signal is None:
-                self._steer(time.monotonic() + ROOT_CAUSE_SECS)  # the last ones failed
-        if self._signal is not None:
-            self._screen.complain(f"Stopped by {signal_name(self._signal)}.")
-            return Outcome(128 + self._signal, is_stopped=True)
-        if self._failure is not None:
-            return Outcome(self._failure.status)
-        return Outcome(EXIT_DONE)
+        while self._waiting or len(self._policy.ends) < len(self._running):
+            for number in self._inbox.wait(TICK_SECS if self._running else 0.0):
+                self._send(self._ending.hear(number, self._tasks, time.monotonic()))
+            self._start_some()
+            for running in self._running.values():
+                self._look_at(running)
+            self._steer(time.monotonic())
+        self._steer(time.monotonic() + ROOT_CAUSE_SECS)  # the last ones may have failed
+        if self._ending.signal is not None:
+            self._screen.complain(f"Stopped by {signal_name(self._ending.signal)}.")
+        return Outcome(self._ending.status, is_stopped=self._ending.signal is not None)
 
     def close(self) -> None:
         """Ends whatever still runs, at once."""
         for running in self._running.values():
             running.kill()
+        deadline = time.monotonic() + KILL_SECS
         for running in self._running.values():
-            running.close()
+            running.close(deadline)
+
+    @property
+    def _tasks(self) -> list[TaskId]:
+        return [*self._running, *(wanted.task for wanted in self._waiting)]
 
     def _start_some(self) -> None:
         starting = [
@@ -164,78 +150,32 @@ class LaunchedJob:
         assert exit is not None
         last = plain(last_words(list(running.last_lines)), task)
         reason = describe_end(exit.reason, exit.signal, last)
-        log = self._logs.name(task) or f"the lines of {task} above"
-        is_free = self._done_at is not None and (task in self._told or self._job.is_rest_free)
+        is_free = self._ending.is_resting and self._job.is_rest_free
         status = EXIT_DONE if is_free else exit.status
-        end = End(task, status, reason, log, exit.signal, exit.is_cut_off)
-        if self._policy.note(end, is_ending=self._asked_at is not None):
+        end = End(task, status, reason, self._log_of(task), exit.signal, exit.is_cut_off)
+        if self._policy.note(end, is_ending=self._ending.is_asked):
             self._screen.complain(f"{task} is lost: {reason}. The job goes on without it.")
 
-    def _on_signal(self, number: int, now: float) -> None:
-        if self._signal is None and self._failure is None:
-            self._signal = number
-            self._end(signal.SIGTERM if number == signal.SIGHUP else number, now)
-        elif self._asked_at is not None and now - self._asked_at >= REPEAT_SECS:
-            self._signal = self._signal or number
-            self._kill()
-
-    def _end(self, number: int, now: float) -> None:
-        """Asks the finishers to end; `_steer` goes on with the others."""
-        self._asked_at = now
-        self._waiting.clear()
-        for task, running in self._running.items():
-            if task in self._job.finishers:
-                running.send(number)
-
-    def _kill(self) -> None:
-        for running in self._running.values():
-            running.kill()
+    def _log_of(self, task: TaskId) -> str:
+        return self._logs.name(task) or f"the lines of {task} above"
 
     def _steer(self, now: float) -> None:
         if now - self._beaten_at >= self._job.place.ssh.silence_secs / BEATS:
             self._beaten_at = now
             for running in self._running.values():
                 running.beat()
-        if self._asked_at is None:
-            failure = self._policy.find_failure(now)
-            if failure is not None:
-                self._failure = failure
-                self._screen.complain(str(failure))
-                self._end(signal.SIGTERM, now)
-        is_over = not self._waiting and all(task in self._policy.ends for task in self._finishers_started())
-        if self._asked_at is not None:
-            self._go_on_ending(now - self._asked_at, is_over)
-        elif is_over and all(self._ended_well(task) for task in self._finishers_started()):
-            self._end_the_rest(now)
+        had_failed = self._ending.failure is not None
+        orders = self._ending.steer(self._tasks, now)
+        if self._ending.failure is not None and not had_failed:
+            self._screen.complain(str(self._ending.failure))
+        self._send(orders)
 
-    def _ended_well(self, task: TaskId) -> bool:
-        return task in self._policy.lost or self._policy.ends[task].status == EXIT_DONE
-
-    def _finishers_started(self) -> list[TaskId]:
-        return [task for task in self._running if task in self._job.finishers]
-
-    def _go_on_ending(self, secs: float, is_over: bool) -> None:
-        if is_over:
-            self._terminate(self._running)
-        elif self._job.escalate_secs is not None and secs > self._job.escalate_secs:
-            self._terminate(self._finishers_started())
-        if secs > self._job.shutdown_secs:
-            self._kill()
-
-    def _end_the_rest(self, now: float) -> None:
-        """The finishers have ended with 0, or are lost: whoever else does not end by itself is ended."""
-        if self._done_at is None:
-            self._done_at = now
-        if now - self._done_at > self._job.rest_secs:
-            self._terminate(self._running)
-        if now - self._done_at > self._job.rest_secs + self._job.shutdown_secs:
-            self._kill()
-
-    def _terminate(self, tasks: Collection[TaskId]) -> None:
-        for task in tasks:
-            if task not in self._told and task not in self._policy.ends:  # a second one would end it at once
-                self._told.add(task)
-                self._running[task].send(signal.SIGTERM)
+    def _send(self, orders: Orders) -> None:
+        if self._ending.is_asked:
+            self._waiting.clear()
+        for task, number in orders:
+            if task in self._running:
+                self._running[task].send(number)
 
 
 def is_led_by(line: str, task: TaskId) -> bool:

@@ -30,7 +30,7 @@ from ps_train.ssh import Ssh, explain
 
 LAST_LINES = 200  # a long traceback
 LINGER_SECS = 5.0
-_KILL_SECS = 5.0
+KILL_SECS = 5.0  # for a kill to come through
 # What a task on another host needs to behave as one on this host would.
 _PASSED_ON = (
     "CUDA_VISIBLE_DEVICES",
@@ -101,7 +101,7 @@ class TetheredTask:
         self.is_ready = False
         self.exit: Exit | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._is_killed = False
+        self._killed_at: float | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = self._start()
         assert self._process.stdin and self._process.stdout
@@ -163,7 +163,7 @@ class TetheredTask:
 
     def _exit_without_a_word(self) -> Exit:
         status = self._process.wait()
-        if self._is_killed:
+        if self._killed_at is not None:
             return Exit(128 + signal.SIGKILL, signal.SIGKILL)
         if self.wanted.host is None:
             return Exit(
@@ -177,6 +177,8 @@ class TetheredTask:
 
     def send(self, number: int) -> None:
         """Passes a signal on to the task."""
+        if number == signal.SIGKILL and self._killed_at is None:
+            self._killed_at = time.monotonic()
         if self.exit is None:
             self._write(str(number))
 
@@ -187,21 +189,22 @@ class TetheredTask:
 
     def kill(self) -> None:
         """Ends it and all that it has started, as far as it can be reached."""
-        self._is_killed = True
         self.send(signal.SIGKILL)
 
-    def close(self) -> None:
-        """Ends what is left: for a kill over the network some seconds, then the connection is cut."""
-        deadline = time.monotonic() + _KILL_SECS
-        self.kill()
+    def close(self, deadline: float) -> None:
+        """After a `kill`: waits until `deadline`, as time.monotonic() has it, and cuts the connection then."""
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        self._cut()
         with contextlib.suppress(OSError):
             assert self._process.stdin
             self._process.stdin.close()
+
+    def _cut(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # --ssh may be a script, with ssh in it
+            self._process.wait()
 
     def _write(self, line: str) -> None:
         with contextlib.suppress(BrokenPipeError, BlockingIOError):

@@ -27,10 +27,11 @@ from ps_train.cluster import Cluster, TaskId
 from ps_train.commands.train import collect
 from ps_train.config import TrainConfig
 from ps_train.devices import gpus_of
-from ps_train.errors import EXIT_DONE, EXIT_SIGINT, UsageError
+from ps_train.errors import EXIT_DONE, UsageError
 from ps_train.failures import Policy, ScriptPolicy
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.local_config import fill_in, make_directories, report_path
+from ps_train.process import SignalInbox
 from ps_train.progress import Screen
 from ps_train.resolvers import host_list, launched
 from ps_train.resolvers.host_list import Host
@@ -42,7 +43,6 @@ from ps_train.tethered import LINGER_SECS, Remote, Wanted
 from ps_train.wording import counted
 
 HERE = "127.0.0.1"
-TOO_EARLY = "Stopped by SIGINT before the tasks were started."
 _FLAGS_OF_HOSTS = ("remote_dir", "remote_python", "ssh")
 _SETTINGS_OF_SCRIPTS = ("startup_timeout_secs", "peer_timeout_secs", "shutdown_timeout_secs", "log_dir")
 
@@ -80,22 +80,20 @@ def run(values: FlagValues, script: Sequence[str] = ()) -> int:
     screen = Screen()
     try:
         make_directories(dataclasses.replace(plan.config, train_dir=None))
-        if plan.port_base is not None:
-            return _run_on(plan, screen, range(plan.port_base, launched.MAX_PORT + 1))
-        with net.reserve_ports(plan.num_places) as ports:
-            return _run_on(plan, screen, ports)
-    except KeyboardInterrupt:
-        screen.complain(TOO_EARLY)
-        return EXIT_SIGINT
+        with SignalInbox() as inbox:
+            if plan.port_base is not None:
+                return _run_on(plan, screen, inbox, range(plan.port_base, launched.MAX_PORT + 1))
+            with net.reserve_ports(plan.num_places) as ports:
+                return _run_on(plan, screen, inbox, ports)
     finally:
         screen.close()
 
 
-def _run_on(plan: Plan, screen: Screen, ports: Sequence[int]) -> int:
+def _run_on(plan: Plan, screen: Screen, inbox: SignalInbox, ports: Sequence[int]) -> int:
     job = make_job(plan, ports)
-    status = run_job(job, screen, plan.max_restarts)
+    status = run_job(job, screen, inbox, plan.max_restarts)
     if status == EXIT_DONE and not plan.script and plan.config.evaluate:
-        status = run_job(_evaluation(plan, job), screen)
+        status = run_job(_evaluation(plan, job), screen, inbox)
     if status == EXIT_DONE:
         screen.say(done(job))
         if not plan.script:

@@ -29,6 +29,17 @@ if act == "fail":
 if act == "late":  # fails when the others are done
     time.sleep(2)
     sys.exit(3)
+if act == "told":  # fails when it is told to
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    sys.exit(3)
+if act == "save":
+    def save(*_):
+        print("saving")
+        time.sleep(2)
+        print("saved")
+        sys.exit()
+    signal.signal(signal.SIGTERM, save)
 if act == "child":
     subprocess.Popen(["sleep", "1000"])
 if act == "deaf":
@@ -174,6 +185,18 @@ def test_a_second_signal_kills(launch):
     time.sleep(0.7)  # sooner it is taken for the same request
     os.kill(job.pid, signal.SIGINT)
     assert job.wait(GRACE_SECS) == 130, job.tail()
+
+
+def test_a_signal_after_a_failure_does_not_keep_a_task_from_saving(launch, tmp_path):
+    job = launch("--num_workers=2", *run_script("worker:0=save", "worker:1=told"))
+    job.wait_for_line("worker:0 stays", GRACE_SECS)
+    (tmp_path / "go").touch()
+    job.wait_for_line("worker:0 saving", GRACE_SECS)
+    time.sleep(0.7)  # sooner it is taken for a repetition, of which there is none
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.wait(GRACE_SECS) == 3, job.tail()
+    assert lines_of(job, "worker:0")[-1] == "saved"
+    assert "worker:1 failed (status 3)" in job.log and "Stopped by" not in job.log
 
 
 def test_a_killed_launcher_leaves_nothing_behind(launch):

@@ -1,10 +1,12 @@
 """The command launch before anything is started: hosts, places, contradictions; and who is to blame afterwards."""
 
 import json
+import os
+import signal
 
 import pytest
 
-from ps_train import flags
+from ps_train import flags, supervisor
 from ps_train.__main__ import pick_command
 from ps_train.cluster import TaskId
 from ps_train.commands import launch
@@ -12,6 +14,7 @@ from ps_train.errors import UsageError
 from ps_train.failures import ROOT_CAUSE_SECS, End, ScriptPolicy, plain
 from ps_train.resolvers.host_list import Host, parse_hostfile, parse_hosts
 from ps_train.ssh import Ssh, explain
+from ps_train.tethered import Exit
 
 SCRIPT = ["--", "python", "script.py", "--hosts=theirs", "eval"]
 
@@ -213,3 +216,75 @@ def test_the_users_ssh_options_go_first():
 def test_the_last_line_as_a_reason():
     assert plain("10:11:12 ps:0 error: gone (status 138)", TaskId("ps", 0)) == "gone"
     assert plain("ValueError: no", TaskId("ps", 0)) == "ValueError: no"
+
+
+class FakeTask:
+    """A TetheredTask that has ended with `statuses` of its job at once; None: it runs until it is killed."""
+
+    statuses, started, deadlines = {}, [], []
+    at_close = staticmethod(lambda: None)
+
+    def __init__(self, wanted, place):
+        self.wanted, self.is_ready, self.last_lines = wanted, True, []
+        status = self.statuses.get(wanted.task.job, 0)
+        self.exit = None if status is None else Exit(status)
+        self.started.append(str(wanted.task))
+
+    def waited_secs(self, now):
+        return 0.0
+
+    def take_lines(self):
+        return []
+
+    def beat(self):
+        pass
+
+    def send(self, number):
+        if self.exit is None and number == signal.SIGKILL:
+            self.exit = Exit(137, number)
+
+    def kill(self):
+        self.send(signal.SIGKILL)
+
+    def close(self, deadline=None):
+        self.deadlines.append(deadline)
+        self.at_close()
+
+
+@pytest.fixture
+def fake_tasks(monkeypatch):
+    """Puts FakeTask in the place of TetheredTask."""
+    monkeypatch.setattr(supervisor, "TetheredTask", FakeTask)
+    monkeypatch.setattr(FakeTask, "started", [])
+    monkeypatch.setattr(FakeTask, "deadlines", [])
+    return lambda **attributes: [
+        monkeypatch.setattr(FakeTask, name, value) for name, value in attributes.items()
+    ]
+
+
+def run(*args):
+    values, words = flags.parse(["launch", *args])
+    return launch.run(values, words[2:])
+
+
+@pytest.mark.parametrize(
+    ("statuses", "args"),
+    [
+        ({"worker": 138}, ["--num_workers=2", "--max_restarts=5", *SCRIPT]),
+        ({}, ["--hosts=a:3", "--evaluate", "--train_dir=t"]),
+    ],
+)
+def test_ctrl_c_between_two_starts_ends_the_job(fake_tasks, capsys, statuses, args):
+    fake_tasks(statuses=statuses, at_close=staticmethod(lambda: os.kill(os.getpid(), signal.SIGINT)))
+    assert run(*args) == 130
+    assert "ps_train: Stopped by SIGINT.\n" in capsys.readouterr().err
+    assert len(FakeTask.started) == (3 if "--evaluate" in args else 2), "none of the second start"
+    assert len(FakeTask.deadlines) == len(FakeTask.started) and len(set(FakeTask.deadlines)) == 1
+
+
+def test_a_ps_that_does_not_end_after_the_last_worker_is_a_failure_as_in_a_local_cluster(fake_tasks, capsys):
+    fake_tasks(statuses={"ps": None})
+    assert run("--hosts=a:3", "--train_dir=t", "--noevaluate", "--shutdown_timeout_secs=0.2") == 1
+    told = capsys.readouterr()
+    assert "ps:0 failed (status 1): did not end within 0.2 s after the last worker\n" in told.err
+    assert "Done" not in told.out
