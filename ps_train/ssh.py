@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ps_train.errors import EXIT_PERMANENT, EXIT_RETRYABLE
 
 MAX_CONNECT_SECS = 30
+MARGIN_SECS = 2.0
 CONNECTION_STATUS = 255  # ssh's own failures
 _SAY = "ps_train.ssh: "
 _SCRIPT = (
@@ -27,13 +28,18 @@ class Ssh(NamedTuple):
 
     Attributes:
       program: ssh and options of the user's.
-      connect_secs: for a host to answer.
+      connect_secs: for a host to answer, and to start a task.
       silence_secs: a connection without an answer for so long is lost.
     """
 
     program: Sequence[str] = ("ssh",)
     connect_secs: float = MAX_CONNECT_SECS
     silence_secs: float = 60.0
+
+    @property
+    def ready_secs(self) -> float:
+        """Bound of a task's start: a little later than ssh's own, whose message says more."""
+        return self.connect_secs + MARGIN_SECS
 
     def argv(self, host: str, directory: str, python: str, python_path: str) -> list[str]:
         """Starts a tether on `host`, in `directory`, by the interpreter `python`; `python_path` goes before its PYTHONPATH."""
@@ -46,6 +52,14 @@ class Ssh(NamedTuple):
         given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         remote = shlex.join(["sh", "-c", _SCRIPT, directory, python, python_path])
         return [*self.program, "-T", *given, host, remote]
+
+
+def silent_start(host: str, secs: float) -> str:
+    """Why a task was not started, of which nothing was heard for `secs`."""
+    return (
+        f"{host} has not started it within {secs:g} s (--startup_timeout_secs). Expected its shell, its directories and its Python "
+        f"to answer: try ssh {host} true."
+    )
 
 
 def explain(

@@ -5,13 +5,14 @@
         status = run_job(job, Screen(), inbox, max_restarts=0)
 
 1. All tasks are started, no more than MAX_STARTING at once on one host: sshd turns away those beyond.
-2. Each line is shown, led by the task's name.
+2. Each line is shown, led by the task's name. A host that is not ready after WAIT_SECS is told of.
 3. The end is the first of
    - every finisher has ended with 0: the others (ps tasks, mostly) have `rest_secs` to end by themselves;
    - a task has failed, as the policy sees it: it is the headline, and its status the job's; the others are ended. A status that
      is worth a restart is given one, `max_restarts` times, with all tasks: a collective never heals;
    - SIGINT, SIGTERM or SIGHUP: status 128 + its number; the others are ended; a second one kills them.
-   `job_end` has the order in which the others are ended, and until when. A signal between two starts, or before the first, ends the job, too.
+   `job_end` has the order in which the others are ended, and until when. Where a kill does not come through to a host, the
+   connection is cut (`tethered`). A signal between two starts, or before the first, ends the job, too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ps_train.wording import counted
 TICK_SECS = 0.1
 BEATS = 5  # in the time after which a tether takes its launcher for lost
 MAX_STARTING = 8
+WAIT_SECS = 10.0  # without a word of a host
 
 
 class Job(NamedTuple):
@@ -93,6 +95,7 @@ class LaunchedJob:
         self._policy = job.make_policy()
         self._running: dict[TaskId, TetheredTask] = {}
         self._waiting = list(job.tasks)
+        self._slow_hosts: set[str] = set()
         self._ending = JobEnd(
             self._policy, job.finishers, job.rest_secs, job.shutdown_secs, self._log_of,
             job.escalate_secs, job.is_rest_free,
@@ -106,7 +109,7 @@ class LaunchedJob:
                 self._send(self._ending.hear(number, self._tasks, time.monotonic()))
             self._start_some()
             for running in self._running.values():
-                self._look_at(running)
+                self._look_at(running, time.monotonic())
             self._steer(time.monotonic())
         self._steer(time.monotonic() + ROOT_CAUSE_SECS)  # the last ones may have failed
         if self._ending.signal is not None:
@@ -135,10 +138,14 @@ class LaunchedJob:
                 self._waiting.remove(wanted)
                 self._running[wanted.task] = TetheredTask(wanted, self._job.place)
 
-    def _look_at(self, running: TetheredTask) -> None:
-        task = running.wanted.task
+    def _look_at(self, running: TetheredTask, now: float) -> None:
+        task, host = running.wanted.task, running.wanted.host
         if task in self._policy.ends:
             return
+        if host is not None and host not in self._slow_hosts and running.waited_secs(now) > WAIT_SECS:
+            self._slow_hosts.add(host)
+            bound = f"no longer than {self._job.place.ssh.connect_secs:g} s (--startup_timeout_secs)"
+            self._screen.complain(f"Waiting for ssh to start {task} on {host}, {bound}.")
         for line in running.take_lines():
             self._logs.write(task, line)
             self._screen.say(line if is_led_by(line, task) else f"{task} {line}")

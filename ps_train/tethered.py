@@ -25,8 +25,8 @@ from typing import IO, NamedTuple
 
 from ps_train import tether
 from ps_train.cluster import TaskId
-from ps_train.errors import EXIT_PERMANENT, UsageError
-from ps_train.ssh import Ssh, explain
+from ps_train.errors import EXIT_PERMANENT, EXIT_RETRYABLE, UsageError
+from ps_train.ssh import Ssh, explain, silent_start
 
 LAST_LINES = 200  # a long traceback
 LINGER_SECS = 5.0
@@ -89,6 +89,8 @@ class Remote(NamedTuple):
 class TetheredTask:
     """The launcher's end. Make one, and call `take_lines` until `exit` is there.
 
+    A host that does not answer is not waited for: not to start the task, beyond `ssh.connect_secs`, nor to a kill, beyond KILL_SECS.
+
     Attributes:
       wanted: what it runs.
       is_ready: its host has answered.
@@ -101,6 +103,7 @@ class TetheredTask:
         self.is_ready = False
         self.exit: Exit | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._started_at = time.monotonic()
         self._killed_at: float | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = self._start()
@@ -159,9 +162,29 @@ class TetheredTask:
             elif line:
                 self.last_lines.append(line)
                 taken.append(line)
+        if self.exit is None:
+            self._give_up(time.monotonic())
         return taken if self.is_ready else []
 
+    def waited_secs(self, now: float) -> float:
+        """For how long its host has not answered; 0 if it has."""
+        return 0.0 if self.is_ready or self.exit is not None else now - self._started_at
+
+    def _give_up(self, now: float) -> None:
+        """Cuts the connection if the time for an answer is over."""
+        place, host = self._place, self.wanted.host
+        if self._killed_at is not None and now - self._killed_at > KILL_SECS:
+            self._cut()
+            self.exit = self._exit_without_a_word()
+        elif host is not None and self.waited_secs(now) > place.ssh.ready_secs:
+            self._cut()
+            said = f" It said: {self.last_lines[-1]}" if self.last_lines else ""
+            self.exit = Exit(EXIT_RETRYABLE, reason=silent_start(host, place.ssh.connect_secs) + said)
+
     def _exit_without_a_word(self) -> Exit:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECS)
+        self._cut()
         status = self._process.wait()
         if self._killed_at is not None:
             return Exit(128 + signal.SIGKILL, signal.SIGKILL)

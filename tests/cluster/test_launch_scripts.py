@@ -91,6 +91,12 @@ def pid_of(job, job_name, index):
     raise AssertionError(f"{job_name}:{index} does not run\n{job.tail()}")
 
 
+def command_of(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
 def wait_until_gone(pids, secs=GRACE_SECS):
     deadline = time.monotonic() + secs
     while left := [pid for pid in pids if os.path.exists(f"/proc/{pid}")]:
@@ -197,6 +203,43 @@ def test_a_signal_after_a_failure_does_not_keep_a_task_from_saving(launch, tmp_p
     assert job.wait(GRACE_SECS) == 3, job.tail()
     assert lines_of(job, "worker:0")[-1] == "saved"
     assert "worker:1 failed (status 3)" in job.log and "Stopped by" not in job.log
+
+
+@pytest.fixture
+def deaf_ssh(tmp_path):
+    """An ssh that takes the connection, and then nothing happens; a shell with a child, as one with options of a site's."""
+    path = tmp_path / "ssh"
+    path.write_text("#!/bin/sh\necho welcome\nsleep 1000\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_host_that_never_answers_is_not_waited_for_longer_than_its_bound(launch, deaf_ssh):
+    flags = ["--hosts=host7", "--num_workers=1", f"--ssh={deaf_ssh}", "--startup_timeout_secs=9"]
+    job = launch(*flags, *run_script())
+    assert job.wait(GRACE_SECS) == 138, job.tail()
+    assert job.log.splitlines()[:2] == [
+        "ps_train: Waiting for ssh to start worker:0 on host7, no longer than 9 s (--startup_timeout_secs).",
+        "ps_train: worker:0 failed (status 138): host7 has not started it within 9 s (--startup_timeout_secs). Expected its "
+        "shell, its directories and its Python to answer: try ssh host7 true. It said: welcome",
+    ]
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_ctrl_c_does_not_wait_for_an_ssh_that_hangs(launch, deaf_ssh, num_signals):
+    bound = 1 if num_signals == 1 else 600
+    flags = ["--hosts=host7", f"--ssh={deaf_ssh}", f"--shutdown_timeout_secs={bound}"]
+    job = launch("--num_workers=1", *flags, *run_script())
+    deadline = time.monotonic() + GRACE_SECS
+    while not (pids := [pid for pid in descendants(job.pid) if "sleep" in command_of(pid)]):
+        assert time.monotonic() < deadline, job.tail()
+        time.sleep(0.05)
+    for _ in range(num_signals):
+        os.kill(job.pid, signal.SIGINT)
+        time.sleep(0.7)  # sooner a second one is taken for the same request
+    assert job.wait(GRACE_SECS) == 130, job.tail()
+    assert "ps_train: Stopped by SIGINT." in job.log
+    wait_until_gone(pids)
 
 
 def test_a_killed_launcher_leaves_nothing_behind(launch):
