@@ -233,7 +233,12 @@ def test_a_package_that_is_hidden(tmp_path, monkeypatch):
 
 
 def test_variables():
-    assert [one.level for one in software.check_variables({"PATH": "a", "TF_CONFIG": "{}", "TF_VAR_x": "1", "TF_CLI_CONFIG_FILE": "x"})] == [OK]
+    assert [
+        one.level
+        for one in software.check_variables(
+            {"PATH": "a", "TF_CONFIG": "{}", "TF_VAR_x": "1", "TF_CLI_CONFIG_FILE": "x"}
+        )
+    ] == [OK]
     assert [one.level for one in software.check_variables({"TF_CPP_MIN_LOG_LEVEL": "3"})] == [OK]
     env = {"CUDA_VISIBLE_DEVICES": "-1", "MALLOC_ARENA_MAX": "2", "GRPC_TRACE": "all", "TF_XLA_FLAGS": "x" * 99,
            "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "0"}  # fmt: skip

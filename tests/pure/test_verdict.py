@@ -118,7 +118,9 @@ def test_what_is_joined_is_small():
         assert found.kind == "message-bound" and len(found.advice) == 1 and found.advice[0].startswith(flag)
     other = judge([worker(pull=60, ps_figures=many, settings={"fuse_bytes": 0})])
     assert other.kind == "message-bound"
-    assert not any(line.startswith(("--pack_bytes", "--bucket_bytes", "--fuse_bytes")) for line in other.advice)
+    assert not any(
+        line.startswith(("--pack_bytes", "--bucket_bytes", "--fuse_bytes")) for line in other.advice
+    )
 
 
 def test_a_busy_ps():
