@@ -32,6 +32,7 @@ from ps_train.inputs import build_input_init
 from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, line_throttle, wait_until
 from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
+from ps_train.piece_queue import QUEUES
 from ps_train.relapse import Relapse, cause_of
 from ps_train.server import session_config
 from ps_train.updates.allreduce import broadcast, rule_of
@@ -55,6 +56,15 @@ def is_model_whole(monitor):
     return monitor.view().record("model").get("ps_runs") == monitor.ps_runs()
 
 
+def _saver_without(queues):
+    """A Saver of all but the positions of work queues; None if there are none."""
+    apart = {queue.position.op.name for queue in queues}
+    keys = tf1.GraphKeys
+    found = [v for v in tf1.global_variables() if v.op.name not in apart]
+    found += tf1.get_collection(keys.SAVEABLE_OBJECTS)
+    return tf1.train.Saver(found, allow_empty=True) if apart else None
+
+
 def note_who_left(runtime, view):
     """Keeps in `runtime.left` who has left, as the boards of new ps processes do not know it."""
     for task in map(str, runtime.context.cluster.training_tasks):
@@ -75,10 +85,14 @@ class SessionCreator(tf1.train.SessionCreator):
         self._session: Any = None
         self._relapse = Relapse(runtime.context.task, runtime.context.cluster.address(runtime.context.task))
         self.saver: Any = None
+        self._restorer: Any = None  # in its place, where some variables are not to be restored
+        self._queues: list[Any] = []
         with tf1.device(runtime.context.worker_device + "/device:CPU:0"):
             if runtime.context.is_chief and saving.train_dir:
                 keep = saving.keep_max or None
                 restoring.tell_tables_apart()
+                self._queues = tf1.get_collection(QUEUES)
+                self._restorer = None if scaffold.saver else _saver_without(self._queues)
                 self.saver = scaffold.saver or tf1.train.Saver(max_to_keep=keep, allow_empty=True)
             self._init_op = scaffold.init_op
             if self._init_op is None:
@@ -104,10 +118,9 @@ class SessionCreator(tf1.train.SessionCreator):
             return [self._init_op]
         if self.saver.saver_def is None:
             self.saver.build()
-        return [
-            self._init_op,
-            tf1.get_default_graph().get_operation_by_name(self.saver.saver_def.restore_op_name),
-        ]
+        savers = [self.saver, *([self._restorer] if self._restorer else [])]
+        names = [saver.saver_def.restore_op_name for saver in savers]
+        return [self._init_op, *map(tf1.get_default_graph().get_operation_by_name, names)]
 
     @functools.cached_property
     def _fingerprint(self):
@@ -352,7 +365,12 @@ class SessionCreator(tf1.train.SessionCreator):
         return True
 
     def _restore(self, session, checkpoint):
-        restoring.restore(session, self.saver, checkpoint, is_whole=self._scaffold.saver is None)
+        apart = [queue.position.op.name for queue in self._queues] if self._restorer else []
+        reader = restoring.restore(
+            session, self._restorer or self.saver, checkpoint, is_whole=self._scaffold.saver is None, apart=apart
+        )  # fmt: skip
+        for queue in self._queues if self._restorer else ():
+            queue.load(session, reader)
         kept = [(path, os.path.getmtime(path + ".index")) for path in all_checkpoints(self._train_dir)]
         self.saver.set_last_checkpoints_with_time(kept)  # counts them in when it deletes the oldest
         lost = (self._runtime.report.global_step or 0) - (checkpoint_step(checkpoint) or 0)

@@ -9,6 +9,7 @@ AUTO_FUSE_BYTES = 512 * 1024
 BUCKET_BYTES = 64 * 2**20
 MAX_BUCKET_BYTES = 2**30  # TensorFlow's limit of a message is 2 GB
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
+INPUTS = ("shard", "workqueue")
 PARTITIONS = ("none", "auto")
 RATE_SCALES = ("none", "linear", "sqrt")
 MAX_THREADS = 1024  # of a pool; a larger number is taken for a mistake

@@ -30,6 +30,8 @@ class TrainConfig:
     """Given to `input_fn` and `model_fn` as `params`."""
     batch_size: int = 32
     """Examples per worker and step."""
+    input: str = "shard"
+    """How workers divide the data: a fixed part each (`shard`), or pieces as they need them from a queue on the ps (`workqueue`)."""
     train_steps: int | None = None
     """Global steps in total, over all workers and restarts; None: until the workers' data is used up."""
     update: str = "async"

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from ps_train.choices import (
+    INPUTS,
     LOSS_POLICIES,
     MAX_BUCKET_BYTES,
     MAX_SEED,
@@ -116,6 +117,7 @@ def _choice_problems(config: Any) -> list[str]:
     if config.update not in UPDATES:
         found.append(f"--update={config.update} is not an update rule. Expected async, sync or allreduce.")
     for name, choices in (
+        ("input", INPUTS),
         ("on_worker_loss", LOSS_POLICIES),
         ("on_nan", NAN_POLICIES),
         ("partition", PARTITIONS),
@@ -138,6 +140,11 @@ def _allreduce_problems(config: Any) -> list[str]:
         "it out."
         for name in given
     ]
+    if config.input == "workqueue":
+        found.append(
+            "--input=workqueue is not for --update=allreduce: the queue is on a ps, and there is none. Leave it out: each worker "
+            "reads a fixed part."
+        )
     if config.on_nan == "skip":
         found.append(
             "--on_nan=skip is not for --update=allreduce: the others wait for a gradient of each worker. Take stop or ignore."

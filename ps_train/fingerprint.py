@@ -30,6 +30,7 @@ def describe(variables, context, layout=None, constants=None):
     described = {v.op.name: _describe_one(v, context) for v in variables}
     digest = hashlib.sha256(layout.encode()).hexdigest()[:16] if layout else None
     flags = {
+        "--input": context.input,
         "--local_steps": context.local_steps,
         "--partition": context.partition,
         "--first_ps_bytes": context.first_ps_bytes,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from ps_train.choices import LOSS_POLICIES, NAN_POLICIES, PARTITIONS, RATE_SCALES, UPDATES, WIRE_DTYPES
+from ps_train.choices import INPUTS, LOSS_POLICIES, NAN_POLICIES, PARTITIONS, RATE_SCALES, UPDATES, WIRE_DTYPES
 from ps_train.cluster import JOBS
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
@@ -55,6 +55,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
             "model_params", str, "key=value,key=value given to both as params; numbers and booleans parsed"
         ),
         _field("batch_size", int, "examples per worker and step"),
+        _field("input", INPUTS, "how workers divide the data: shard, or workqueue: pieces as they need them"),
         _field(
             "train_steps", int, "global steps in total, over all workers and restarts [until data is used up]"
         ),

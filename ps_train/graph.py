@@ -27,6 +27,7 @@ from ps_train.model import (
 )
 from ps_train.model.spec import describe
 from ps_train.params import WatchedParams
+from ps_train.pieces import Work
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
 from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules
@@ -154,7 +155,8 @@ def _build_batch(context, config, model, params, number):
     shard = context.replica * context.devices.towers + number
     num_shards = context.cluster.num_workers * context.devices.towers
     seed = worker_seed(config.seed, shard)
-    where = WatchedContext(ModeKeys.TRAIN, config.batch_size, num_shards, shard, seed, params)
+    work = Work(context, shard, config.seed) if context.input == "workqueue" else None
+    where = WatchedContext(ModeKeys.TRAIN, config.batch_size, num_shards, shard, seed, params, work)
     shared_name = None
     if context.autotune or context.cluster.is_colocated:
         shared_name = f"{INPUT}_{number}" if number else INPUT

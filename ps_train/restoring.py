@@ -17,7 +17,7 @@ DEFAULT_MODEL = (
 )
 
 
-def restore(session, saver, checkpoint, is_whole=True):
+def restore(session, saver, checkpoint, is_whole=True, apart=()):
     """Restores the variables of the session's graph.
 
     Args:
@@ -25,6 +25,10 @@ def restore(session, saver, checkpoint, is_whole=True):
       saver: `tf1.train.Saver`.
       checkpoint: path prefix.
       is_whole: the saver covers all global variables under their own names; one of the user's may not.
+      apart: names of variables that the saver does not restore.
+
+    Returns:
+      `tf.train.load_checkpoint`'s reader.
 
     Raises:
       ModelError: the checkpoint does not fit the model, or cannot be read.
@@ -35,6 +39,7 @@ def restore(session, saver, checkpoint, is_whole=True):
         raise ModelError(_unreadable(checkpoint, error)) from None
     if is_whole:
         variables = session.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        variables = [variable for variable in variables if variable.op.name not in apart]
         problems = differences(reader, variables)
         if problems:
             hint = _lacks_slots_alone(reader, variables)
@@ -50,6 +55,7 @@ def restore(session, saver, checkpoint, is_whole=True):
         raise ModelError(_unreadable(checkpoint, error)) from None
     except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
         raise ModelError(f"{checkpoint} cannot be restored: {first_line(error)}") from None
+    return reader
 
 
 def differences(reader, variables):

@@ -28,6 +28,8 @@ from ps_train.explain import as_model_error
 from ps_train.hooked_steps import FeedlessHook
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
+from ps_train.piece_queue import QUEUES, PiecesHook
+from ps_train.pieces import READERS
 from ps_train.stall_watch import StallWatch
 from ps_train.transport_hook import TransportHook
 from ps_train.updates import SYNC_OPTIMIZERS
@@ -126,6 +128,10 @@ def make(
     known = [hook.optimizer for hook in hooks if isinstance(hook, MemberHook)]
     members = [MemberHook(optimizer) for optimizer in optimizers if optimizer not in known]
     members += [LeadHook(lead) for lead in leads]
+    queues, readers = tf1.get_collection(QUEUES), tf1.get_collection(READERS)
+    members += [PiecesHook(queue, readers) for queue in queues]
+    for reader in readers:
+        reader.should_stop = lambda: runtime.guard.should_stop or step_hook.is_last
     all_members = [hook for hook in [*hooks, *members] if isinstance(hook, MemberHook)]
     if runtime.context.step_batches > 1:
         hooks = [
@@ -138,7 +144,7 @@ def make(
     stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph(), leads=leads)
     runtime.guard.looks = [notice.look, stall_watch.look]
     creator = SessionCreator(
-        runtime, [*optimizers, *leads], saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
+        runtime, [*optimizers, *leads, *queues], saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
     )
     is_all_reduced = runtime.context.is_all_reduced
     if is_all_reduced:  # each worker has all
@@ -148,7 +154,7 @@ def make(
     ordered = [step_hook, warm_up, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
-        rosters = [_make_roster(runtime, creator, [*optimizers, *leads])]
+        rosters = [_make_roster(runtime, creator, [*optimizers, *leads, *queues])]
         finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)

@@ -38,8 +38,9 @@ class TaskContext:
       max_lead: async: how many steps a worker may be ahead of the slowest; None: any number; see `updates.lead`.
       warmup_steps: async: the global step up to which the chief trains alone; see `warm_up`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
-      devices: those of the task's server; see `server`.
       tune_process: whether the process is set up for training; see `server.start_server`.
+      input: 'shard' or 'workqueue': how workers divide the data; see `pieces`.
+      devices: those of the task's server; see `server`.
     """
 
     task: TaskId
@@ -65,6 +66,7 @@ class TaskContext:
     warmup_steps: int = 0
     autotune: bool = False
     tune_process: bool = True
+    input: str = "shard"
     devices: DeviceOptions = DeviceOptions()
 
     @property

@@ -46,7 +46,7 @@ def from_numpy(context, features, labels=None, *, shard_by="row", shuffle_buffer
     named = _named(structure, "features" if labels is None else "")
     arrays = [_as_array(value, name) for name, value in named]
     total = _check_lengths([name for name, _ in named], arrays)
-    rows = share_rows(np.arange(total), "row", context, shard_by)
+    rows, reader = share_rows(np.arange(total), "row", context, shard_by, order)
 
     def gather(numbers):
         return [np.ascontiguousarray(array[rows[numbers]]) for array in arrays]
@@ -59,8 +59,8 @@ def from_numpy(context, features, labels=None, *, shard_by="row", shuffle_buffer
         values = call(gather, [numbers], list(dtypes), shapes)
         return tf.nest.pack_sequence_as(structure, values)
 
-    data = order.batch(order.rows(len(rows)))
-    return data.map(batch_of, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    data = order.row_batches(len(rows), reader)
+    return order.finish(data.map(batch_of, tf.data.AUTOTUNE, deterministic=True), reader)
 
 
 def _named(structure, root):

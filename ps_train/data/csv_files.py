@@ -75,7 +75,7 @@ def from_csv(
     rows = itertools.islice(_rows(paths[0], delimiter), 1, 1 + SAMPLE_ROWS)
     sample = [row for _, row in rows if len(row) == len(header)]
     chosen = column_types.choose(header, sample, columns, label, na_value)
-    plan = share_files([file_access.size_of(path) for path in paths], context, shard_by)
+    plan = share_files([file_access.size_of(path) for path in paths], context, shard_by, order)
     defaults = column_types.record_defaults(header, chosen)
     form = records.Format(
         functools.partial(_read, defaults, delimiter, na_value),
@@ -85,8 +85,7 @@ def from_csv(
         file_access.broken_gzip,
         pick=[column.position for column in chosen],
     )
-    data = records.read_records(paths, "auto", plan, order, form, broken)
-    data = order.batch(order.repeat(data))
+    data = records.read_batches(paths, "auto", plan, order, form, broken)
     feature_names = [column.name for column in chosen if column.name != label]
 
     @no_autograph
@@ -95,7 +94,7 @@ def from_csv(
         features = {name: row[name] for name in feature_names}
         return features if label is None else (features, row[label])
 
-    return data.map(as_dict).prefetch(tf.data.AUTOTUNE)
+    return order.finish(data.map(as_dict), plan.reader)
 
 
 def _read(defaults, delimiter, na_value, path, compression):

@@ -74,7 +74,7 @@ def from_image_folder(
         for path in _images_in(directory, name)
     ]
     images = _part(images, directory, context.mode, validation_split)
-    images = share_rows(images, "image", context, shard_by)
+    images, reader = share_rows(images, "image", context, shard_by, order)
     paths, labels = np.array([path for path, _ in images], object), np.array([n for _, n in images], np.int64)
 
     def look_up(numbers):
@@ -88,9 +88,11 @@ def from_image_folder(
     def read(path, label):
         return _read_one(path, label, (height, width), tf.as_dtype(dtype), background, broken)
 
-    data = order.rows(len(images)).batch(CHUNK).map(entries).unbatch()
-    data = data.interleave(read, CYCLE, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return order.batch(data).prefetch(tf.data.AUTOTUNE)
+    def read_all(numbers):
+        data = numbers.batch(CHUNK).map(entries).unbatch()
+        return data.interleave(read, CYCLE, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    return order.finish(order.row_batches(len(images), reader, read_all), reader)
 
 
 def class_names(directory):

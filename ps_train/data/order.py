@@ -3,6 +3,8 @@
 order = Order(context, shuffle_buffer=10_000, repeat=True)
 data = order.batch(order.repeat(order.shuffle(records)))         # of files: what was read is shuffled in a buffer
 data = order.rows(count)                                         # of what is at hand: numbers of rows, permuted anew each time
+data = order.row_batches(count, reader)                          # the same in batches, or pieces of a work queue
+data = order.finish(data, reader)
 """
 
 from typing import Any
@@ -46,6 +48,31 @@ class Order:
     def batch(self, data):
         """Batches, the last of which may be smaller."""
         return data.batch(self.batch_size)
+
+    def row_batches(self, count, reader=None, read=lambda numbers: numbers):
+        """Batches of what `read` gives for the numbers of `count` rows, as a dataset.
+
+        Args:
+          count: rows.
+          reader: of a work queue; piece p of its n is each n-th row from the p-th on; None: all rows are this worker's.
+          read: function of a dataset of numbers: a dataset of as many elements, or of fewer, in that order.
+        """
+        if reader is None:
+            return self.batch(read(self.rows(count)))
+        rng = np.random.default_rng(self.seed)
+
+        def rows_of(pieces):
+            rows = np.concatenate([np.arange(piece, count, reader.count) for piece in pieces])
+            return (rng.permutation(rows) if self.buffer else rows).astype(np.int64)
+
+        def read_pieces(pieces):
+            return read(tf.data.Dataset.from_tensor_slices(call(rows_of, [pieces], tf.int64, [None])))
+
+        return reader.batches(read_pieces, self.batch_size)
+
+    def finish(self, data, reader=None):
+        """What a helper gives back of batches."""
+        return data.prefetch(tf.data.AUTOTUNE) if reader is None else reader.finish(data)
 
     def rows(self, count):
         """int64 scalars: the numbers of `count` rows, permuted as a whole in each pass, and repeated."""

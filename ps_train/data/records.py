@@ -42,8 +42,8 @@ class Format(NamedTuple):
     pick: object = None
 
 
-def read_records(paths, compression, plan, order, form, broken):
-    """A dataset of the tuples of `form`, one record each.
+def read_batches(paths, compression, plan, order, form, broken, parse=None):
+    """A dataset of batches of the tuples of `form`.
 
     Args:
       paths: of all files.
@@ -52,16 +52,43 @@ def read_records(paths, compression, plan, order, form, broken):
       order: Order.
       form: Format.
       broken: Broken.
+      parse: what becomes of a record before it is in a batch, a function; None: it stays as it is.
     """
+    read_file = functools.partial(_read_file, paths, compression, form, broken)
+    if plan.reader is not None:
+        if parse is not None:
+            parse = tf.function(parse)  # AutoGraph converts it, as it would outside of a dataset's function
+        read = functools.partial(_read_pieces, read_file, plan, order, parse)
+        return plan.reader.batches(read, order.batch_size)
     numbers = tf.data.Dataset.from_tensor_slices(np.array(plan.files, np.int64))
-    numbers = order.shuffle(numbers, buffer=max(len(plan.files), 1))
-    one_file = no_autograph(functools.partial(_read_file, paths, compression, plan, form, broken))
-    cycle = min(CYCLE, max(len(plan.files), 1)) if order.buffer else 1
-    chunks = numbers.interleave(one_file, cycle, num_parallel_calls=cycle, deterministic=True)
+    data = order.repeat(_read_files(functools.partial(read_file, plan), numbers, len(plan.files), order))
+    return order.batch(data if parse is None else _parsed(data, parse))
+
+
+def _read_files(read_file, numbers, count, order):
+    """A dataset of the records of `count` files, by their numbers."""
+    numbers = order.shuffle(numbers, buffer=max(count, 1))
+    cycle = min(CYCLE, max(count, 1)) if order.buffer else 1
+    chunks = numbers.interleave(no_autograph(read_file), cycle, num_parallel_calls=cycle, deterministic=True)
     return order.shuffle(chunks.prefetch(2).unbatch())
 
 
-def _read_file(paths, compression, plan, form, broken, number):
+def _read_pieces(read_file, plan, order, parse, pieces):
+    """The same of pieces of a work queue: files, or one part of the records of all files."""
+    if plan.way == "file":
+        numbers, count = tf.data.Dataset.from_tensor_slices(pieces), CYCLE
+    else:
+        plan = plan._replace(shard_index=pieces[0])
+        numbers, count = tf.data.Dataset.range(len(plan.files)), len(plan.files)
+    data = _read_files(functools.partial(read_file, plan), numbers, count, order)
+    return data if parse is None else _parsed(data, parse)
+
+
+def _parsed(data, parse):
+    return data.map(parse, tf.data.AUTOTUNE, deterministic=True)
+
+
+def _read_file(paths, compression, form, broken, plan, number):
     """The chunks of one file."""
 
     def opened(number):

@@ -6,9 +6,13 @@
 By file, worker k of n reads each n-th file from the k-th on. By record, it reads of file number f each n-th record from number
 (k - f) mod n on, so that many short files are even, too. Nothing but names, their order and sizes decides, so files have to be
 the same on every host.
+
+With --input=workqueue there are pieces, which workers take from a queue as they need them (`ps_train.pieces`). A piece is a file
+where there are enough of fair sizes, else each n-th record of all files, or each n-th row. How many depends on the files and,
+coarsely, on the number of workers, so that the position in a checkpoint mostly stays one after a change of that.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ps_train.errors import ModelError
 from ps_train.logs import log
@@ -16,6 +20,11 @@ from ps_train.wording import counted, did_you_mean, imbalance, shown
 
 WAYS = ("auto", "file", "record", "none")
 FAIR = 1.25  # the largest shard over the mean, up to which sharding is by file
+FAIR_PIECE = 4.0  # the largest file over the mean, up to which files are pieces
+PER_WORKER = 4  # pieces, at least
+MIN_PIECES = 16
+ROW_PIECES = 4  # times as many where a piece costs nothing, as rows do
+GROUP = 4  # files that are read in turns, at most
 
 
 class Plan(NamedTuple):
@@ -25,12 +34,15 @@ class Plan(NamedTuple):
       way: 'file', 'record' or 'none'.
       files: numbers of the files that it reads, in ascending order.
       num_shards, shard_index: of the records in them; 1 and 0 if it takes all.
+      reader: of the work queue, whose pieces are files (way 'file') or one of `num_shards` parts of all records (way 'record');
+        None: there is none.
     """
 
     way: str
     files: tuple
     num_shards: int
     shard_index: int
+    reader: Any = None
 
 
 def plan_files(sizes, num_shards, shard_index, way="auto"):
@@ -59,18 +71,53 @@ def _is_fair(sizes, num_shards):
     return len(sizes) >= num_shards and imbalance(parts) <= FAIR
 
 
-def share_files(sizes, context, way):
-    """`plan_files` of what `input_fn` gets, said in the log."""
+def share_files(sizes, context, way, order):
+    """`plan_files` of what `input_fn` gets, or pieces of a work queue, said in the log."""
     plan = plan_files(sizes, context.num_shards, context.shard_index, way)
+    if context.work is not None and way != "none":
+        return _queue_files(sizes, context, way, order)
     log.info("%s", describe_files(plan, len(sizes), context))
     return plan
 
 
-def share_rows(rows, what, context, way):
-    """A worker's part of rows, an array or a list, said in the log: each n-th `what`, or all if `way` is 'none'."""
+def share_rows(rows, what, context, way, order):
+    """A worker's part of rows, an array or a list, said in the log: each n-th `what`, or all if `way` is 'none'.
+
+    Returns:
+      (part, reader): with a reader of the work queue the part is all, and each n-th row of it is one of its n pieces.
+    """
+    if context.work is not None and way != "none" and len(rows):
+        count = min(len(rows), ROW_PIECES * _num_pieces(context.num_shards))
+        log.info("%s, %d %ss in all", describe_pieces(count, what, context), len(rows), what)
+        return rows, context.work.reader(count, order.passes, bool(order.buffer))
     part = rows if way == "none" else rows[context.shard_index :: context.num_shards]
     log.info("%s", describe_rows(len(part), len(rows), what, context))
-    return part
+    return part, None
+
+
+def _queue_files(sizes, context, way, order):
+    count, num_shards = _num_pieces(context.num_shards), context.num_shards
+    is_fair = len(sizes) >= count and max(sizes) <= FAIR_PIECE * sum(sizes) / len(sizes)
+    by_file = way == "file" or (way == "auto" and is_fair)
+    count = len(sizes) if by_file else count
+    group = max(1, min(GROUP, count // (2 * PER_WORKER * num_shards))) if by_file else 1
+    log.info("%s", describe_pieces(count, "file" if by_file else "record", context))
+    reader = context.work.reader(count, order.passes, bool(order.buffer), group)
+    return Plan("file" if by_file else "record", tuple(range(len(sizes))), 1 if by_file else count, 0, reader)
+
+
+def _num_pieces(num_shards):
+    """A power of two, which changes seldom.
+
+    >>> [_num_pieces(num_shards) for num_shards in (1, 4, 5, 8, 100)]
+    [16, 16, 32, 32, 512]
+    """
+    return max(MIN_PIECES, 2 ** (PER_WORKER * num_shards - 1).bit_length())
+
+
+def describe_pieces(count, what, context):
+    """The line in the log, such as `input: 24 pieces, by file, from the work queue on ps:0`."""
+    return f"input: {count} piece{'' if count == 1 else 's'}, by {what}, from the work queue on {context.work.ps}"
 
 
 def describe_files(plan, num_files, context):

@@ -61,15 +61,13 @@ def from_tfrecords(
     file_access.check_compression(compression)
     order, broken = Order(context, shuffle_buffer, repeat), Broken(on_broken)
     paths = file_access.find_files(files)
-    plan = share_files([file_access.size_of(path) for path in paths], context, shard_by)
+    plan = share_files([file_access.size_of(path) for path in paths], context, shard_by, order)
     form = records.Format(_read, ("",), _reasons)
-    data = records.read_records(paths, compression, plan, order, form, broken)
-    data = order.repeat(data)
-    if parse_fn is not None:
-        data = data.map(parse_fn, tf.data.AUTOTUNE, deterministic=True)
-        return order.batch(data).prefetch(tf.data.AUTOTUNE)
-    parse = functools.partial(_parse, features, label)
-    return order.batch(data).map(parse, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    data = records.read_batches(paths, compression, plan, order, form, broken, parse_fn)
+    if parse_fn is None:
+        parse = functools.partial(_parse, features, label)
+        data = data.map(parse, tf.data.AUTOTUNE, deterministic=True)
+    return order.finish(data, plan.reader)
 
 
 def _check_parsing(features, label, parse_fn):

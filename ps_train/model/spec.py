@@ -37,6 +37,7 @@ class InputContext:
         shard_index: this task's part, from 0.
         seed: this task's own stream (see `worker_seed`), or None where the job has no seed.
         params: `--model_params`, as parsed.
+        work: what hands out pieces of the data, with --input=workqueue; see `pieces`.
     """
 
     mode: str = ModeKeys.TRAIN
@@ -45,6 +46,44 @@ class InputContext:
     shard_index: int = 0
     seed: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    work: Any = None
+
+    def pieces(self, count: int, repeat: bool | int = True, shuffle: bool = True) -> Any:
+        """A `tf.data.Dataset` of the numbers, int64, of the pieces of the data that this task reads, such as files.
+
+            paths = sorted(glob.glob("data/*.txt"))
+            lines = context.pieces(len(paths)).flat_map(lambda number: tf.data.TextLineDataset(tf.constant(paths)[number]))
+
+        With --input=shard these are each `num_shards`-th one. With --input=workqueue they come from a queue on the ps, one when
+        the one before is read, so that a fast worker reads more of them; each is handed out once in a pass over all. Read them
+        one after the other, as `flat_map` does, and for several passes with `repeat`, not with the dataset's. A piece counts as
+        done when the one after the next is begun, and at the end of the data. What a worker that was lost had not done is
+        handed out again, so that what it has read of that comes twice. What it had read of the pieces before, and kept in a
+        buffer of `shuffle` or `prefetch` that is larger than a piece, comes no more in this pass.
+
+        Args:
+          count: pieces, numbered from 0; the same on all workers.
+          repeat: in mode "train": True (for ever), False (one pass), or a number of passes.
+          shuffle: in mode "train": whether chance orders them, anew in each pass.
+
+        Raises:
+          ModelError: what is wrong with an argument, in a line.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ModelError(f"context.pieces({count!r}): a number of pieces is expected, from 0.")
+        if not isinstance(repeat, int) or repeat < 0 or (repeat == 0 and repeat is not False):
+            raise ModelError(
+                f"context.pieces(repeat={repeat!r}): True (for ever), False (one pass) or a number of passes is expected."
+            )
+        if self.work is not None:
+            return self.work.pieces(count, repeat, shuffle)
+        from ps_train.compat import tf
+
+        numbers = tf.data.Dataset.range(count).shard(self.num_shards, self.shard_index)
+        if self.mode != ModeKeys.TRAIN:
+            return numbers
+        numbers = numbers.shuffle(count, self.seed) if shuffle and count else numbers
+        return numbers.repeat(-1 if repeat is True else int(repeat) or 1)
 
 
 class WatchedContext(InputContext):
@@ -58,13 +97,13 @@ class WatchedContext(InputContext):
     """
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("num_shards", "shard_index"):
+        if name in ("num_shards", "shard_index", "work"):
             object.__getattribute__(self, "__dict__")["_is_sharding_read"] = True
         return super().__getattribute__(name)
 
     @property
     def is_sharding_read(self) -> bool:
-        """Whether anybody has read `num_shards` or `shard_index`, be it as one of all fields."""
+        """Whether anybody has asked for a part, by `num_shards`, `shard_index` or `work`, be it as one of all fields."""
         return self.__dict__.get("_is_sharding_read", False)
 
 

@@ -122,12 +122,12 @@ def test_each_record_goes_to_exactly_one_worker(tmp_path, kind, layout):
 
 
 def test_by_file_where_that_is_even_and_by_record_otherwise():
-    assert sharding.plan_files([9] * 4, 2, 1) == ("file", (1, 3), 1, 0)
+    assert sharding.plan_files([9] * 4, 2, 1) == ("file", (1, 3), 1, 0, None)
     assert sharding.plan_files([9] * 3, 2, 1).way == "record"  # 2 files against 1
     assert sharding.plan_files([9] * 2, 3, 1).way == "record"
     assert sharding.plan_files([90, 9, 9, 9], 2, 1).way == "record"
-    assert sharding.plan_files([90, 9, 9, 9], 2, 1, "file") == ("file", (1, 3), 1, 0)
-    assert sharding.plan_files([9] * 4, 2, 1, "none") == ("none", (0, 1, 2, 3), 1, 0)
+    assert sharding.plan_files([90, 9, 9, 9], 2, 1, "file") == ("file", (1, 3), 1, 0, None)
+    assert sharding.plan_files([9] * 4, 2, 1, "none") == ("none", (0, 1, 2, 3), 1, 0, None)
     assert sharding.plan_files([9], 3, 2, "file").files == ()
     with pytest.raises(ModelError, match="shard_by='files' is unknown; one of .* Did you mean file?"):
         sharding.plan_files([9], 2, 0, "files")

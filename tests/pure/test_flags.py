@@ -64,6 +64,7 @@ EVERY_SETTING = TrainConfig(
     model="mine.py",
     model_params=Params(units=3, rate=0.1, on=True, name="a:b=c"),
     batch_size=7,
+    input="workqueue",
     train_steps=9,
     update="sync",
     replicas_to_aggregate=2,

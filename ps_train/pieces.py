@@ -1,0 +1,320 @@
+"""The reading side of the work queue (--input=workqueue): datasets of what a worker takes from `piece_queue`.
+
+    work = Work(context, holder=1, seed=7)                     # as `InputContext.work`
+    numbers = work.pieces(24)                                  # a dataset of numbers, for a reader of the user's
+    reader = work.reader(24, passes=-1, seed=7)                # for a helper of `ps_train.data`:
+    data = reader.batches(read, 32)                            # of what `read(numbers)` gives, in batches
+    data = reader.finish(data.map(parse).prefetch(2))
+
+A dataset's functions run on the worker and reach no other task, so what takes pieces is Python code with a ControlSession on
+the queue's ps: its calls have a deadline and are made again until they are answered, the job ends, or the dataset starts anew.
+
+A piece in hand is told as done when nothing of it is on its way any more:
+
+- `batches` numbers the groups of pieces that it reads, one after the other. When the worker asks for a batch, its steps with the
+  batches before are done, and so is every piece whose last record was in one of them.
+- `pieces` sees no records: a piece is done when the one after the next is handed to the user's reader, or nothing is left.
+
+Where no piece is left to take, yet another worker may be lost with some (`passes` is a number), what there is makes a smaller
+batch, and the worker waits. It does not where the other ones wait for its steps, in sync and with --max_lead: its data ends.
+"""
+
+import collections
+import random
+import threading
+import time
+
+import numpy as np
+
+from ps_train.board import BoardError, ControlSession
+from ps_train.compat import tf, tf1
+from ps_train.data.calls import call, no_autograph
+from ps_train.errors import ModelError
+from ps_train.logs import Throttle, log
+from ps_train.piece_queue import OVER, STALE, queue_of, turn_nodes
+
+READERS = "ps_train/piece_readers"
+FOR_EVER = 2**62
+MAX_HELD = 2**23  # elements of a queue's table of who has what, 8 bytes each
+CALL_SECS = 2.0
+RETRY_SECS = 0.1
+SILENCE_SECS = 10.0
+AHEAD = 3  # of the numbers that a user's reader gets: one is read, one waits for it, and one has been taken since
+BUFFERED = 2  # batches that are made ahead
+
+
+class Work:
+    """What one worker, or one of its towers, takes its pieces with.
+
+    Args:
+      context: TaskContext.
+      holder: its number.
+      seed: the job's, or None.
+    """
+
+    def __init__(self, context, holder, seed):
+        self._context, self._holder, self._num_queues = context, holder, 0
+        self._seed = random.getrandbits(31) if seed is None else seed
+        self._graph = tf1.get_default_graph()
+
+    def pieces(self, count, repeat=True, shuffle=True):
+        """As `InputContext.pieces`, from a queue."""
+        if count == 0:
+            return tf.data.Dataset.range(0)
+        reader = self.reader(count, -1 if repeat is True else int(repeat) or 1, shuffle, lag=AHEAD)
+        return reader.numbers()
+
+    def reader(self, count, passes, shuffle, group=1, lag=None):
+        """A Reader on a new queue.
+
+        Args:
+          count: pieces.
+          passes: how often all are read; -1: for ever.
+          shuffle: whether chance orders the pieces.
+          group: how many are read at the same time.
+          lag: how many are taken after one that counts as done; None: what `batches` sees tells.
+        """
+        context = self._context
+        holders = context.cluster.num_workers * context.devices.towers
+        if tf1.get_default_graph() is not self._graph:
+            raise ModelError("context.pieces is called in a function of a dataset. Call it in input_fn itself.")
+        if count * holders > MAX_HELD:
+            raise ModelError(
+                f"{count} pieces are too many for a work queue of {holders} workers: no more than {MAX_HELD // holders} are "
+                "expected. Make each of several of them."
+            )
+        queue = queue_of(self._num_queues, count, context)
+        self._num_queues += 1
+        nodes = turn_nodes(queue, self._holder, passes, self._seed if shuffle else None)
+        ps = context.cluster.ps_tasks[0]
+        reader = Reader(
+            count,
+            lambda: ControlSession(context.cluster.address(ps), ps, nodes),
+            f"{ps} at {context.cluster.address(ps)}",
+            waits=context.update == "async" and context.max_lead is None,
+            group=group,
+            lag=lag,
+        )
+        tf1.add_to_collection(READERS, reader)
+        return reader
+
+    @property
+    def ps(self):
+        """The task that has the queues."""
+        return self._context.cluster.ps_tasks[0]
+
+
+class Reader:
+    """Takes the pieces of one queue for one holder, and tells which are done.
+
+    Args:
+      count: of pieces.
+      make_session: makes the ControlSession.
+      place: of the queue, in words.
+      waits: whether it waits for pieces that others have in hand and may lose.
+      group, lag: see `Work.reader`.
+
+    Attributes:
+      should_stop: function: whether the worker ends; set when the session is made.
+    """
+
+    def __init__(self, count, make_session, place, waits, group=1, lag=None):
+        self.count = count
+        self._make_session, self._place, self._waits, self._group, self._lag = (
+            make_session, place, waits, group, lag
+        )  # fmt: skip
+        self.should_stop = lambda: False
+        self._session = None
+        self._lock = threading.RLock()
+        self._reading = 0  # the dataset's start that counts; 0 for none
+        self._number = 0  # of the group that is taken
+        self._clear()
+
+    def _clear(self):
+        self._run = random.getrandbits(62) | 1
+        self._serial, self._has_joined = 0, False
+        self._in_hand = collections.deque()  # (group, piece)
+        self._finished = []  # pieces of which the queue is to be told
+        self._made = collections.deque()  # the first groups of batches that the worker has not got yet
+        self._opened, self._is_first = [], False
+
+    def stop(self):
+        """Takes no more: the worker leaves. A dataset that starts anew goes on."""
+        self._reading = 0
+        with self._lock:  # a call has come to its end
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+
+    # The datasets.
+
+    def numbers(self):
+        """A dataset of the pieces' numbers, int64 scalars."""
+        data = self._rounds(tf.data.Dataset.from_tensor_slices, lambda groups: groups.map(lambda _, number: number))
+        return data.prefetch(1)  # a wait here does not keep the worker's step from being cancelled
+
+    def batches(self, read, batch_size):
+        """A dataset of batches of what is read; its last one, and those before a wait, may be smaller.
+
+        Args:
+          read: function of the numbers of a group, int64 `[pieces]`: a dataset of their records.
+          batch_size: records.
+        """
+
+        @no_autograph
+        def note(groups, records):
+            return _after(call(self._note_made, [groups[0]], tf.int64, []), records)
+
+        return self._rounds(read, lambda records: records.batch(batch_size).map(note))
+
+    def finish(self, data):
+        """The dataset that the worker gets its batches from.
+
+        Args:
+          data: what became of `batches`, in their order and number.
+        """
+
+        @no_autograph
+        def came(*batch):
+            return _after(call(self._note_came, [], tf.int64, []), batch if len(batch) > 1 else batch[0])
+
+        @no_autograph
+        def ended(_):
+            return data.take(call(self._note_end, [], tf.int64, []))  # which is 0
+
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False  # `came` is when the worker asks
+        ahead = data.prefetch(BUFFERED).map(came)
+        return ahead.concatenate(tf.data.Dataset.range(1).flat_map(ended)).with_options(options)
+
+    def _rounds(self, read, finish):
+        """All that is read until the queue is over; a round ends where nothing is left to take for now."""
+
+        @no_autograph
+        def of_group(number, pieces):
+            return read(pieces).map(no_autograph(lambda *record: (number, record if len(record) > 1 else record[0])))
+
+        @no_autograph
+        def one_round(reading):
+            taken = _counted(
+                lambda: call(self._take_group, [reading], [tf.int64, tf.int64], [[], [None]])
+            ).take_while(no_autograph(lambda _, pieces: tf.size(pieces) > 0))
+            return finish(taken.flat_map(of_group))
+
+        @no_autograph
+        def all_rounds(reading):
+            opened = _counted(lambda: call(self._open_round, [reading], tf.int64, []))
+            goes_on = opened.take_while(no_autograph(lambda is_open: is_open > 0))
+            return goes_on.flat_map(no_autograph(lambda _: one_round(reading)))
+
+        start = tf.data.Dataset.range(1).map(no_autograph(lambda _: call(self._begin, [], tf.int64, [])))
+        return start.flat_map(all_rounds)
+
+    # Called by the datasets, in whatever thread they run.
+
+    def _begin(self):
+        reading = random.getrandbits(62) | 1
+        self._reading = reading  # whoever is at work for an earlier start ends
+        with self._lock:
+            self._clear()
+        return np.int64(reading)
+
+    def _open_round(self, reading):
+        """Takes the first piece of a round, or waits for a moment; 0 if all is over."""
+        with self._lock:
+            if reading == self._reading and not self._made:  # nothing is on its way
+                self._finish(lambda group: True)
+            answer = self._call(reading, wants=1)
+            self._opened, self._is_first = [answer] if answer >= 0 else [], True
+        if answer < 0 and (answer == OVER or not self._waits):
+            return np.int64(0)
+        if answer < 0:
+            time.sleep(RETRY_SECS)
+        return np.int64(1)
+
+    def _take_group(self, reading):
+        """(number of the group, its pieces); none where a round ends."""
+        with self._lock:
+            pieces, is_first = self._opened, self._is_first
+            self._opened, self._is_first = [], False
+            while (pieces or not is_first) and len(pieces) < self._group:
+                answer = self._call(reading, wants=1)
+                if answer < 0:
+                    break
+                pieces.append(answer)
+            self._number += 1
+            return np.int64(self._number - 1), np.array(pieces, np.int64)
+
+    def _note_made(self, group):
+        with self._lock:
+            self._made.append(int(group))
+        return np.int64(0)
+
+    def _note_came(self):
+        with self._lock:
+            if self._made:
+                first = self._made.popleft()
+                self._finish(lambda group: group < first)
+            if self._finished:
+                self._call(self._reading, wants=0)
+        return np.int64(0)
+
+    def _note_end(self):
+        with self._lock:
+            self._finish(lambda group: True)
+            self._call(self._reading, wants=0)
+        return np.int64(0)
+
+    def _finish(self, is_done):
+        while self._in_hand and is_done(self._in_hand[0][0]):
+            self._finished.append(self._in_hand.popleft()[1])
+
+    # The calls.
+
+    def _call(self, reading, wants):
+        """The queue's answer; OVER for a dataset that nobody reads any more."""
+        if wants and self._lag is not None:
+            self._finish(lambda group: group <= self._number - self._lag)
+        line_due, started = Throttle(SILENCE_SECS), time.monotonic()
+        line_due.is_due(started)
+        while reading and reading == self._reading and not self.should_stop():
+            try:
+                answer = self._try_call(wants)
+            except BoardError as error:
+                if line_due.is_due(time.monotonic()):
+                    waited = time.monotonic() - started
+                    log.info("waiting for the work queue on %s: %.0f s so far; %s", self._place, waited, error)
+                time.sleep(RETRY_SECS)
+                continue
+            if answer != STALE:
+                if answer >= 0:
+                    self._in_hand.append((self._number, answer))
+                return answer
+            log.warning("what this worker has in hand was given to others, as it was taken for lost: it begins anew")
+            number, made = self._number, self._made
+            self._clear()
+            self._number, self._made = number, made
+        return OVER
+
+    def _try_call(self, wants):
+        if self._session is None:
+            self._session = self._make_session()
+        if not self._has_joined:
+            self._session.run({"join_keys:0": [self._run]}, ["join:0"], timeout_secs=CALL_SECS)
+            self._has_joined = True
+        keys = [self._run, self._serial + 1, wants, *self._finished]
+        (answer,) = self._session.run({"turn_keys:0": keys}, ["turn:0"], timeout_secs=CALL_SECS)
+        self._serial += 1
+        self._finished = []
+        return answer
+
+
+def _counted(function):
+    """A dataset of what the function gives, again and again."""
+    return tf.data.Dataset.range(FOR_EVER).map(no_autograph(lambda _: function()))
+
+
+def _after(first, element):
+    """The tensors of an element, once another one is there."""
+    with tf1.control_dependencies([first]):
+        return tf.nest.map_structure(tf.identity, element, expand_composites=True)
