@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from ps_train.choices import INPUTS, LOSS_POLICIES, NAN_POLICIES, PARTITIONS, RATE_SCALES, UPDATES, WIRE_DTYPES
+from ps_train.choices import (
+    INPUTS,
+    LOSS_POLICIES,
+    NAN_POLICIES,
+    PARTITIONS,
+    RATE_SCALES,
+    UPDATES,
+    WIRE_DTYPES,
+)
 from ps_train.cluster import JOBS
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError

@@ -97,7 +97,9 @@ class PieceQueue:
         """
         with tf1.device(self.device):
             fed = tf1.placeholder(tf.int64, [None], "turn_keys")
-            return tf.identity(self._change(lambda state: self._turn(state, holder, passes, seed, fed)), "turn")
+            return tf.identity(
+                self._change(lambda state: self._turn(state, holder, passes, seed, fed)), "turn"
+            )
 
     def build_join(self, holder):
         """A holder's reader begins: what an earlier one had in hand is free. It feeds `join_keys`, int64 `[1]`: the run."""
@@ -134,8 +136,14 @@ class PieceQueue:
                 session.run(self._load, {self._loaded: value})
                 return
             there = value.size
-        told = f"its work queue has {there} pieces and the data has {self.count}" if there else "it has no work queue"
-        log.warning("input: the data is read from its beginning, as the checkpoint is of other data: %s", told)
+        told = (
+            f"its work queue has {there} pieces and the data has {self.count}"
+            if there
+            else "it has no work queue"
+        )
+        log.warning(
+            "input: the data is read from its beginning, as the checkpoint is of other data: %s", told
+        )
         session.run(self._load, {self._loaded: [0] * self.count})
 
     # Transitions.
@@ -189,7 +197,10 @@ def _choose(begun, done, passes, seed):
     if seed is not None:
         mixed = (order + 1) * _MIX + (least * 2 + 1) * (seed * 2 + 1)
         for shift in (29, 32):  # products and shifts of int64 wrap
-            mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, tf.constant(shift, tf.int64))) * _MIX
+            mixed = (
+                tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, tf.constant(shift, tf.int64)))
+                * _MIX
+            )
         order = tf.bitwise.right_shift(mixed, tf.constant(1, tf.int64))
     chosen = tf.argmin(tf.where(tf.equal(begun, least), order, tf.fill([count], tf.constant(tf.int64.max))))
     if passes < 0:

@@ -13,7 +13,8 @@ A piece in hand is told as done when nothing of it is on its way any more:
 
 - `batches` numbers the groups of pieces that it reads, one after the other. When the worker asks for a batch, its steps with the
   batches before are done, and so is every piece whose last record was in one of them.
-- `pieces` sees no records: a piece is done when the one after the next is handed to the user's reader, or nothing is left.
+- `pieces` sees no records: a piece is done when the user's reader has read it and another one, and so asks for the one after the
+  next; or has read it, and nothing is left to take.
 
 Where no piece is left to take, yet another worker may be lost with some (`passes` is a number), what there is makes a smaller
 batch, and the worker waits. It does not where the other ones wait for its steps, in sync and with --max_lead: its data ends.
@@ -23,6 +24,7 @@ import collections
 import random
 import threading
 import time
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,6 @@ MAX_HELD = 2**23  # elements of a queue's table of who has what, 8 bytes each
 CALL_SECS = 2.0
 RETRY_SECS = 0.1
 SILENCE_SECS = 10.0
-AHEAD = 3  # of the numbers that a user's reader gets: one is read, one waits for it, and one has been taken since
 BUFFERED = 2  # batches that are made ahead
 
 
@@ -61,10 +62,10 @@ class Work:
         """As `InputContext.pieces`, from a queue."""
         if count == 0:
             return tf.data.Dataset.range(0)
-        reader = self.reader(count, -1 if repeat is True else int(repeat) or 1, shuffle, lag=AHEAD)
+        reader = self.reader(count, -1 if repeat is True else int(repeat) or 1, shuffle)
         return reader.numbers()
 
-    def reader(self, count, passes, shuffle, group=1, lag=None):
+    def reader(self, count, passes, shuffle, group=1):
         """A Reader on a new queue.
 
         Args:
@@ -72,12 +73,13 @@ class Work:
           passes: how often all are read; -1: for ever.
           shuffle: whether chance orders the pieces.
           group: how many are read at the same time.
-          lag: how many are taken after one that counts as done; None: what `batches` sees tells.
         """
         context = self._context
         holders = context.cluster.num_workers * context.devices.towers
         if tf1.get_default_graph() is not self._graph:
-            raise ModelError("context.pieces is called in a function of a dataset. Call it in input_fn itself.")
+            raise ModelError(
+                "context.pieces is called in a function of a dataset. Call it in input_fn itself."
+            )
         if count * holders > MAX_HELD:
             raise ModelError(
                 f"{count} pieces are too many for a work queue of {holders} workers: no more than {MAX_HELD // holders} are "
@@ -93,7 +95,6 @@ class Work:
             f"{ps} at {context.cluster.address(ps)}",
             waits=context.update == "async" and context.max_lead is None,
             group=group,
-            lag=lag,
         )
         tf1.add_to_collection(READERS, reader)
         return reader
@@ -112,31 +113,31 @@ class Reader:
       make_session: makes the ControlSession.
       place: of the queue, in words.
       waits: whether it waits for pieces that others have in hand and may lose.
-      group, lag: see `Work.reader`.
+      group: see `Work.reader`.
 
     Attributes:
       should_stop: function: whether the worker ends; set when the session is made.
     """
 
-    def __init__(self, count, make_session, place, waits, group=1, lag=None):
+    def __init__(self, count, make_session, place, waits, group=1):
         self.count = count
-        self._make_session, self._place, self._waits, self._group, self._lag = (
-            make_session, place, waits, group, lag
-        )  # fmt: skip
+        self._make_session, self._place, self._waits, self._group = make_session, place, waits, group
         self.should_stop = lambda: False
         self._session = None
-        self._lock = threading.RLock()
+        self._lock = threading.Condition()
+        self._is_paced = False  # whether no more is taken than the reader of `numbers` asks for, and one
         self._reading = 0  # the dataset's start that counts; 0 for none
-        self._number = 0  # of the group that is taken
         self._clear()
 
     def _clear(self):
         self._run = random.getrandbits(62) | 1
         self._serial, self._has_joined = 0, False
-        self._in_hand = collections.deque()  # (group, piece)
+        self._number = self._asked = 0  # of the group that is taken; of the numbers that were asked for
+        self._in_hand: Any = collections.deque()  # (group, piece)
         self._finished = []  # pieces of which the queue is to be told
-        self._made = collections.deque()  # the first groups of batches that the worker has not got yet
-        self._opened, self._is_first = [], False
+        self._made: Any = collections.deque()  # the first groups of batches that the worker has not got yet
+        self._opened: list[int] = []
+        self._is_first = self._is_waiting = self._is_over = False
 
     def stop(self):
         """Takes no more: the worker leaves. A dataset that starts anew goes on."""
@@ -150,8 +151,21 @@ class Reader:
 
     def numbers(self):
         """A dataset of the pieces' numbers, int64 scalars."""
-        data = self._rounds(tf.data.Dataset.from_tensor_slices, lambda groups: groups.map(lambda _, number: number))
-        return data.prefetch(1)  # a wait here does not keep the worker's step from being cancelled
+
+        @no_autograph
+        def asking(taken):
+            # In a thread of its own, a wait does not keep the worker's step from being cancelled.
+            asked = _counted(lambda: call(self._note_asked, [], tf.int64, []))
+            return tf.data.Dataset.zip((asked, taken.prefetch(1)))
+
+        self._is_paced = True
+        second = no_autograph(lambda _, piece: piece)
+        each = tf.data.Dataset.from_tensor_slices
+        return (
+            self._rounds(each, lambda groups: groups.map(second), asking)
+            .map(second)
+            .with_options(_as_asked())
+        )
 
     def batches(self, read, batch_size):
         """A dataset of batches of what is read; its last one, and those before a wait, may be smaller.
@@ -182,17 +196,17 @@ class Reader:
         def ended(_):
             return data.take(call(self._note_end, [], tf.int64, []))  # which is 0
 
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False  # `came` is when the worker asks
         ahead = data.prefetch(BUFFERED).map(came)
-        return ahead.concatenate(tf.data.Dataset.range(1).flat_map(ended)).with_options(options)
+        return ahead.concatenate(tf.data.Dataset.range(1).flat_map(ended)).with_options(_as_asked())
 
-    def _rounds(self, read, finish):
+    def _rounds(self, read, finish, around=lambda rounds: rounds):
         """All that is read until the queue is over; a round ends where nothing is left to take for now."""
 
         @no_autograph
         def of_group(number, pieces):
-            return read(pieces).map(no_autograph(lambda *record: (number, record if len(record) > 1 else record[0])))
+            return read(pieces).map(
+                no_autograph(lambda *record: (number, record if len(record) > 1 else record[0]))
+            )
 
         @no_autograph
         def one_round(reading):
@@ -205,7 +219,7 @@ class Reader:
         def all_rounds(reading):
             opened = _counted(lambda: call(self._open_round, [reading], tf.int64, []))
             goes_on = opened.take_while(no_autograph(lambda is_open: is_open > 0))
-            return goes_on.flat_map(no_autograph(lambda _: one_round(reading)))
+            return around(goes_on.flat_map(no_autograph(lambda _: one_round(reading))))
 
         start = tf.data.Dataset.range(1).map(no_autograph(lambda _: call(self._begin, [], tf.int64, [])))
         return start.flat_map(all_rounds)
@@ -222,12 +236,21 @@ class Reader:
     def _open_round(self, reading):
         """Takes the first piece of a round, or waits for a moment; 0 if all is over."""
         with self._lock:
-            if reading == self._reading and not self._made:  # nothing is on its way
+            if reading == self._reading and self._is_paced and self._is_waiting:
+                self._finish(lambda group: group <= self._asked - 2)
+            elif reading == self._reading and not self._is_paced and not self._made:  # nothing is on its way
                 self._finish(lambda group: True)
+            self._opened, self._is_first = [], True
+            if not self._may_take():
+                return np.int64(1)
             answer = self._call(reading, wants=1)
-            self._opened, self._is_first = [answer] if answer >= 0 else [], True
-        if answer < 0 and (answer == OVER or not self._waits):
+            self._is_over = answer < 0 and (answer == OVER or not self._waits)
+            self._opened = [answer] if answer >= 0 else []
+        if self._is_over:
             return np.int64(0)
+        if answer < 0 and not self._is_waiting:
+            log.info("no piece of the data is left for now: waiting for those that others have in hand")
+        self._is_waiting = answer < 0
         if answer < 0:
             time.sleep(RETRY_SECS)
         return np.int64(1)
@@ -237,13 +260,30 @@ class Reader:
         with self._lock:
             pieces, is_first = self._opened, self._is_first
             self._opened, self._is_first = [], False
-            while (pieces or not is_first) and len(pieces) < self._group:
+            while (pieces or not is_first) and len(pieces) < self._group and self._may_take():
                 answer = self._call(reading, wants=1)
                 if answer < 0:
                     break
                 pieces.append(answer)
-            self._number += 1
-            return np.int64(self._number - 1), np.array(pieces, np.int64)
+            number = self._number
+            self._number += bool(pieces)
+            return np.int64(number), np.array(pieces, np.int64)
+
+    def _may_take(self):
+        """Whether the next one is wanted, at once or in a moment; other threads may go on meanwhile."""
+        if self._is_paced and self._number > self._asked:
+            self._lock.wait(RETRY_SECS)
+        return not self._is_paced or self._number <= self._asked
+
+    def _note_asked(self):
+        """The reader of `numbers` has read what it was given."""
+        with self._lock:
+            self._asked += 1
+            self._lock.notify_all()
+            self._finish(lambda group: group <= self._asked - (2 if self._is_over else 3))
+            if self._is_over and self._finished:
+                self._call(self._reading, wants=0)
+        return np.int64(0)
 
     def _note_made(self, group):
         with self._lock:
@@ -273,8 +313,6 @@ class Reader:
 
     def _call(self, reading, wants):
         """The queue's answer; OVER for a dataset that nobody reads any more."""
-        if wants and self._lag is not None:
-            self._finish(lambda group: group <= self._number - self._lag)
         line_due, started = Throttle(SILENCE_SECS), time.monotonic()
         line_due.is_due(started)
         while reading and reading == self._reading and not self.should_stop():
@@ -283,17 +321,21 @@ class Reader:
             except BoardError as error:
                 if line_due.is_due(time.monotonic()):
                     waited = time.monotonic() - started
-                    log.info("waiting for the work queue on %s: %.0f s so far; %s", self._place, waited, error)
+                    log.info(
+                        "waiting for the work queue on %s: %.0f s so far; %s", self._place, waited, error
+                    )
                 time.sleep(RETRY_SECS)
                 continue
             if answer != STALE:
                 if answer >= 0:
                     self._in_hand.append((self._number, answer))
                 return answer
-            log.warning("what this worker has in hand was given to others, as it was taken for lost: it begins anew")
-            number, made = self._number, self._made
+            log.warning(
+                "what this worker has in hand was given to others, as it was taken for lost: it begins anew"
+            )
+            number, asked, made = self._number, self._asked, self._made
             self._clear()
-            self._number, self._made = number, made
+            self._number, self._asked, self._made = number, asked, made
         return OVER
 
     def _try_call(self, wants):
@@ -307,6 +349,13 @@ class Reader:
         self._serial += 1
         self._finished = []
         return answer
+
+
+def _as_asked():
+    """Options by which tf.data reads ahead only where a dataset says so: what is asked for tells what is done."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return options
 
 
 def _counted(function):

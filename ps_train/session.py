@@ -144,7 +144,11 @@ def make(
     stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph(), leads=leads)
     runtime.guard.looks = [notice.look, stall_watch.look]
     creator = SessionCreator(
-        runtime, [*optimizers, *leads, *queues], saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps
+        runtime,
+        [*optimizers, *leads, *queues],
+        saving,
+        scaffold or tf1.train.Scaffold(),
+        step_hook.train_steps,
     )
     is_all_reduced = runtime.context.is_all_reduced
     if is_all_reduced:  # each worker has all

@@ -146,7 +146,12 @@ def _tell_unused(runtime, step_hook):
     elif context.devices.towers > 1:
         log.info("the data of one of the towers is used up: what the others had left was not trained on")
     elif report.local_steps == report.skipped_steps == 0:
-        log.warning("this worker's shard of the data is empty: input_fn gave no batch")
+        shard = (
+            "shard of the data is empty"
+            if context.input == "shard"
+            else "work queue had no piece left for it"
+        )
+        log.warning("this worker's %s: input_fn gave no batch", shard)
 
 
 def judge(runtime):

@@ -1,7 +1,7 @@
 """Counts the records that were trained on: each step adds a line with its record's ids to a file of the worker's process.
 
 params: how (csv: `files`; numpy: `count` rows; pieces: `count` records in pieces of `size`), seen (directory), repeat, slow
-("worker:milliseconds" of each step), shuffle_buffer
+("worker:milliseconds" or "all:milliseconds" of each step), shuffle_buffer
 """
 
 import os
@@ -20,9 +20,9 @@ def input_fn(context):
     repeat = params.get("repeat", True)
     if params["how"] == "csv":
         options = {"shuffle_buffer": params.get("shuffle_buffer", 1000)}
-        return ps_train.data.from_csv(context, params["files"], columns={"id": 0}, repeat=repeat, **options).map(
-            lambda row: row["id"]
-        )
+        return ps_train.data.from_csv(
+            context, params["files"], columns={"id": 0}, repeat=repeat, **options
+        ).map(lambda row: row["id"])
     if params["how"] == "numpy":
         return ps_train.data.from_numpy(context, np.arange(params["count"]), repeat=repeat)
     size = params["size"]
@@ -38,7 +38,7 @@ class Seen(tf1.train.SessionRunHook):
     def __init__(self, ids, params):
         worker = ps_train.task_context.current().replica
         name, _, millis = str(params.get("slow", "-1:0")).partition(":")
-        self._pause = float(millis) / 1000 if int(name) == worker else 0.0
+        self._pause = float(millis) / 1000 if name in ("all", str(worker)) else 0.0
         self._ids = ids
         self._path = os.path.join(params["seen"], f"{worker}.{os.getpid()}")
 
