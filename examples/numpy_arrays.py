@@ -7,6 +7,8 @@ On this machine, with one ps and two workers, each of which reads every other ro
     python -m ps_train --model=examples/numpy_arrays.py --model_params=data_dir=runs/digits_npy \
         --train_steps=600 --train_dir=runs/npy
 
+With --input=workqueue they take rows as they need them, so that the faster one takes more of them.
+
 On hosts, one command each (host0 is the ps, the others are workers 0 and 1):
 
     python -m ps_train --job_name=worker --task_index=0 --ps_hosts=host0:2222 --worker_hosts=host1:2222,host2:2222 \

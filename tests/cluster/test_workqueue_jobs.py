@@ -137,9 +137,9 @@ def test_without_an_end_the_passes_follow_one_another(data):
 
 
 class Waiting:
-    """A job in which the chief reads a piece and has one ahead, and the other worker waits for them."""
+    """A job in which the chief has the last pieces, and the other worker waits for them."""
 
-    PARAMS = "how=pieces,count=600,size=200,repeat=false,slow=0:400"
+    PARAMS = "how=numpy,count=640,repeat=false,slow=0:1500"
 
     def __init__(self, data, *flags):
         self.job = data.job(self.PARAMS, *flags, timeout_secs=8)
@@ -149,9 +149,8 @@ class Waiting:
         self.waiting.wait_for_line(
             "no piece of the data is left for now: waiting for those that others have in hand"
         )
-        data.wait_for(self.waiting, 200)
-        time.sleep(0.5)  # for the step after it, which waits
-        assert (self.waiting.status, len(data.seen(self.waiting))) == (None, 200)
+        time.sleep(0.3)  # for the steps with what it has, the next of which waits
+        assert self.waiting.status is None, self.waiting.tail()
 
 
 def test_a_worker_that_waits_ends_with_a_signal(data):
@@ -162,10 +161,11 @@ def test_a_worker_that_waits_ends_with_a_signal(data):
         assert "did not end in time" not in one.waiting.log
 
 
-def test_a_worker_that_waits_ends_with_the_job(data):
-    one = Waiting(data, "--train_steps=40")
+def test_a_worker_that_waits_ends_with_the_data(data):
+    one = Waiting(data)
     with one.job:
         one.job.expect_exits(0, secs=60)
+        assert sorted(data.seen()) == list(range(640))
 
 
 def test_a_worker_that_waits_notices_that_the_chief_is_gone(data):
@@ -187,9 +187,10 @@ def test_a_worker_that_waits_outlives_a_ps_that_comes_back(data):
     one = Waiting(data)
     with one.job:
         one.ps.kill()
-        one.job.start("ps:0")
+        again = one.job.start("ps:0")
         one.waiting.wait_for_line("making a new one; input starts anew")
-        data.wait_for(one.waiting, 201)
+        one.job.expect_exits(0, tasks=[again, one.chief, one.waiting])
+        assert set(data.seen()) == set(range(640))
 
 
 def test_all_workers_have_to_divide_the_data_alike(data):
