@@ -66,10 +66,11 @@ def write_files(name, directory):
     return f"--model_params=data_dir={directory}"
 
 
+@pytest.mark.parametrize("way", ["shard", "workqueue"])
 @pytest.mark.parametrize("name", ["numpy_arrays.py", "tfrecords.py"])
-def test_digits_from_files(tmp_path, name):
+def test_digits_from_files(tmp_path, name, way):
     params = write_files(name, tmp_path / "data")
-    out = train(tmp_path, name, params, "--train_steps=400")
+    out = train(tmp_path, name, params, "--train_steps=400", f"--input={way}")
     assert metric(out, "accuracy") > 0.92
 
 
