@@ -54,12 +54,13 @@ class InputContext:
             paths = sorted(glob.glob("data/*.txt"))
             lines = context.pieces(len(paths)).flat_map(lambda number: tf.data.TextLineDataset(tf.constant(paths)[number]))
 
-        With --input=shard these are each `num_shards`-th one. With --input=workqueue they come from a queue on the ps, one when
-        the one before is read, so that a fast worker reads more of them; each is handed out once in a pass over all. Read them
-        one after the other, as `flat_map` does, and for several passes with `repeat`, not with the dataset's. A piece counts as
-        done when the one after the next is begun, and at the end of the data. What a worker that was lost had not done is
-        handed out again, so that what it has read of that comes twice. What it had read of the pieces before, and kept in a
-        buffer of `shuffle` or `prefetch` that is larger than a piece, comes no more in this pass.
+        With --input=shard these are each `num_shards`-th one. With --input=workqueue they come from a queue on the ps, as the reader
+        asks for them, so that a fast worker reads more; each is handed out once in a pass over all. Read them one after the
+        other, as `flat_map` does, and give the number of passes here, not by the dataset's `repeat`.
+
+        A piece counts as done when the reader has read it and the one after it, and at the end of the data; what a lost worker
+        had not done comes again. What a dataset keeps of pieces before (a `shuffle` or `prefetch`, or the buffers that tf.data
+        adds by itself) comes no more in that pass: the helpers of `ps_train.data` know it of each batch, and lose nothing.
 
         Args:
           count: pieces, numbered from 0; the same on all workers.

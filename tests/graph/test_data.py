@@ -617,3 +617,20 @@ def test_wrong_image_folders(tmp_path):
         with pytest.raises(ModelError) as raised:
             helpers.from_image_folder(**{"context": context(), **arguments})
         assert str(raised.value).startswith(told)
+
+
+def test_pieces_of_a_fixed_part_are_each_read_once_in_a_pass():
+    of_all = batches(lambda: [context(shard=k, of=3).pieces(10, repeat=2).batch(100) for k in range(3)])
+    numbers = [list(np.concatenate(found)) for found in of_all]
+    assert sorted(sum(numbers, [])) == sorted([*range(10), *range(10)])
+    assert [set(found) for found in numbers] == [{0, 3, 6, 9}, {1, 4, 7}, {2, 5, 8}]
+    in_order = batches(lambda: context("eval").pieces(5).batch(100))
+    assert list(in_order[0]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("count", [-1, True, 2.0, None])
+def test_a_wrong_number_of_pieces(count):
+    with pytest.raises(ModelError, match=r"context\.pieces\(.*\): a number of pieces is expected, from 0\."):
+        context().pieces(count)
+    with pytest.raises(ModelError, match=r"context\.pieces\(repeat=0\): True \(for ever\), False"):
+        context().pieces(3, repeat=0)

@@ -63,6 +63,11 @@ def test_the_defaults_are_valid():
             "Leave it out.",
         ),
         (
+            {"update": "allreduce", "input": "workqueue"},
+            "--input=workqueue is not for --update=allreduce: the queue is on a ps, and there is none. Leave it out: each worker "
+            "reads a fixed part.",
+        ),
+        (
             {"update": "allreduce", "on_nan": "skip"},
             "--on_nan=skip is not for --update=allreduce: the others wait for a gradient of each worker. Take stop or ignore.",
         ),
@@ -111,6 +116,7 @@ def test_the_defaults_are_valid():
         ),
         ({"fuse_bytes": "-1"}, "--fuse_bytes=-1 is not a size. Expected a whole number of bytes, or auto."),
         ({"pack_bytes": None}, "--pack_bytes= is not a size. Expected a whole number of bytes, or auto."),
+        ({"input": "queue"}, "--input=queue is unknown. Expected shard, workqueue."),
         ({"update": "asnc"}, "--update=asnc is not an update rule. Expected async, sync or allreduce."),
         (
             {"replicas_to_aggregate": 1},
