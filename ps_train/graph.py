@@ -27,12 +27,12 @@ from ps_train.model import (
 )
 from ps_train.model.spec import describe
 from ps_train.params import WatchedParams
-from ps_train.pieces import Work
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
 from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules
 from ps_train.updates.allreduce import Agreement
 from ps_train.updates.lead import Lead
+from ps_train.work import Work
 
 INPUT = "ps_train/input"
 NOT_SHARDED = (

@@ -1,10 +1,8 @@
 """The reading side of the work queue (--input=workqueue): datasets of what a worker takes from `piece_queue`.
 
-    work = Work(context, holder=1, seed=7)                     # as `InputContext.work`
-    numbers = work.pieces(24)                                  # a dataset of numbers, for a reader of the user's
-    reader = work.reader(24, passes=-1, seed=7)                # for a helper of `ps_train.data`:
-    data = reader.batches(read, 32)                            # of what `read(numbers)` gives, in batches
-    data = reader.finish(data.map(parse).prefetch(2))
+    numbers = reader.numbers()                                 # a dataset of numbers, for code of the user's
+    data = reader.batches(read, 32)                            # for a helper: of what `read(numbers)` gives, in batches
+    data = reader.finish(data.map(parse))
 
 A dataset's functions run on the worker and reach no other task, so what takes pieces is Python code with a ControlSession on
 the queue's ps: its calls have a deadline and are made again until they are answered, the job ends, or the dataset starts anew.
@@ -13,7 +11,7 @@ A piece in hand is told as done when nothing of it is on its way any more:
 
 - `batches` numbers the groups of pieces that it reads, one after the other. When the worker asks for a batch, its steps with the
   batches before are done, and so is every piece whose last record was in one of them.
-- `pieces` sees no records: a piece is done when the user's reader has read it and another one, and so asks for the one after the
+- `numbers` sees no records: a piece is done when the user's reader has read it and another one, and so asks for the one after the
   next; or has read it, and nothing is left to take.
 
 Where no piece is left to take, yet another worker may be lost with some (`passes` is a number), what there is makes a smaller
@@ -28,81 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from ps_train.board import BoardError, ControlSession
+from ps_train.board import BoardError
 from ps_train.compat import tf, tf1
 from ps_train.data.calls import call, no_autograph
-from ps_train.errors import ModelError
 from ps_train.logs import Throttle, log
-from ps_train.piece_queue import OVER, STALE, queue_of, turn_nodes
+from ps_train.piece_queue import OVER, STALE
 
-READERS = "ps_train/piece_readers"
 FOR_EVER = 2**62
-MAX_HELD = 2**23  # elements of a queue's table of who has what, 8 bytes each
 CALL_SECS = 2.0
 RETRY_SECS = 0.1
 SILENCE_SECS = 10.0
 BUFFERED = 2  # batches that are made ahead
-
-
-class Work:
-    """What one worker, or one of its towers, takes its pieces with.
-
-    Args:
-      context: TaskContext.
-      holder: its number.
-      seed: the job's, or None.
-    """
-
-    def __init__(self, context, holder, seed):
-        self._context, self._holder, self._num_queues = context, holder, 0
-        self._seed = random.getrandbits(31) if seed is None else seed
-        self._graph = tf1.get_default_graph()
-
-    def pieces(self, count, repeat=True, shuffle=True):
-        """As `InputContext.pieces`, from a queue."""
-        if count == 0:
-            return tf.data.Dataset.range(0)
-        reader = self.reader(count, -1 if repeat is True else int(repeat) or 1, shuffle)
-        return reader.numbers()
-
-    def reader(self, count, passes, shuffle, group=1):
-        """A Reader on a new queue.
-
-        Args:
-          count: pieces.
-          passes: how often all are read; -1: for ever.
-          shuffle: whether chance orders the pieces.
-          group: how many are read at the same time.
-        """
-        context = self._context
-        holders = context.cluster.num_workers * context.devices.towers
-        if tf1.get_default_graph() is not self._graph:
-            raise ModelError(
-                "context.pieces is called in a function of a dataset. Call it in input_fn itself."
-            )
-        if count * holders > MAX_HELD:
-            raise ModelError(
-                f"{count} pieces are too many for a work queue of {holders} workers: no more than {MAX_HELD // holders} are "
-                "expected. Make each of several of them."
-            )
-        queue = queue_of(self._num_queues, count, context)
-        self._num_queues += 1
-        nodes = turn_nodes(queue, self._holder, passes, self._seed if shuffle else None)
-        ps = context.cluster.ps_tasks[0]
-        reader = Reader(
-            count,
-            lambda: ControlSession(context.cluster.address(ps), ps, nodes),
-            f"{ps} at {context.cluster.address(ps)}",
-            waits=context.update == "async" and context.max_lead is None,
-            group=group,
-        )
-        tf1.add_to_collection(READERS, reader)
-        return reader
-
-    @property
-    def ps(self):
-        """The task that has the queues."""
-        return self._context.cluster.ps_tasks[0]
 
 
 class Reader:
@@ -113,7 +47,7 @@ class Reader:
       make_session: makes the ControlSession.
       place: of the queue, in words.
       waits: whether it waits for pieces that others have in hand and may lose.
-      group: see `Work.reader`.
+      group: see `work.Work.reader`.
 
     Attributes:
       should_stop: function: whether the worker ends; set when the session is made.

@@ -29,7 +29,6 @@ from ps_train.hooked_steps import FeedlessHook
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
 from ps_train.piece_queue import QUEUES, PiecesHook
-from ps_train.pieces import READERS
 from ps_train.stall_watch import StallWatch
 from ps_train.transport_hook import TransportHook
 from ps_train.updates import SYNC_OPTIMIZERS
@@ -41,6 +40,7 @@ from ps_train.updates.standing import describe
 from ps_train.vacant import VacantPsWatch
 from ps_train.warm_up import WarmUpHook
 from ps_train.wording import describe_shares
+from ps_train.work import READERS
 
 BACKUP_LEASE_SECS = 5.0
 MAX_SPLITS = 10  # of which a line is logged

@@ -39,7 +39,7 @@ class TaskContext:
       warmup_steps: async: the global step up to which the chief trains alone; see `warm_up`.
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
       tune_process: whether the process is set up for training; see `server.start_server`.
-      input: 'shard' or 'workqueue': how workers divide the data; see `pieces`.
+      input: 'shard' or 'workqueue': how workers divide the data; see `work`.
       devices: those of the task's server; see `server`.
     """
 

@@ -7,7 +7,7 @@ By file, worker k of n reads each n-th file from the k-th on. By record, it read
 (k - f) mod n on, so that many short files are even, too. Nothing but names, their order and sizes decides, so files have to be
 the same on every host.
 
-With --input=workqueue there are pieces, which workers take from a queue as they need them (`ps_train.pieces`). A piece is a file
+With --input=workqueue there are pieces, which workers take from a queue as they need them (`ps_train.work`). A piece is a file
 where there are enough of fair sizes, else each n-th record of all files, or each n-th row. How many depends on the files and,
 coarsely, on the number of workers, so that the position in a checkpoint mostly stays one after a change of that.
 """
@@ -51,7 +51,7 @@ def plan_files(sizes, num_shards, shard_index, way="auto"):
     >>> plan_files([9, 9, 9, 9], num_shards=2, shard_index=1).files
     (1, 3)
     >>> plan_files([100, 9, 9, 9], num_shards=2, shard_index=1)
-    Plan(way='record', files=(0, 1, 2, 3), num_shards=2, shard_index=1)
+    Plan(way='record', files=(0, 1, 2, 3), num_shards=2, shard_index=1, reader=None)
     """
     if way not in WAYS:
         hint = did_you_mean(str(way), WAYS)
