@@ -15,7 +15,7 @@ A piece in hand is told as done when nothing of it is on its way any more:
   next; or has read it, and nothing is left to take.
 
 Where no piece is left to take, yet another worker may be lost with some (`passes` is a number), what there is makes a smaller
-batch, and the worker waits. It does not where the other ones wait for its steps, in sync and with --max_lead: its data ends.
+batch, and the worker waits. It does not where the other ones wait for its steps, in sync, with --max_lead and between towers: its data ends.
 """
 
 import collections
@@ -36,6 +36,10 @@ FOR_EVER = 2**62
 CALL_SECS = 2.0
 RETRY_SECS = 0.1
 SILENCE_SECS = 10.0
+NEW_PROCESS = (
+    "failed_precondition",
+    "the server was restarted",
+)  # what a ps says that knows nothing of the queue
 BUFFERED = 2  # batches that are made ahead
 
 
@@ -253,6 +257,9 @@ class Reader:
             try:
                 answer = self._try_call(wants)
             except BoardError as error:
+                if self._has_joined and any(word in str(error) for word in NEW_PROCESS):
+                    self._reading = 0  # the session is lost with that ps, and the dataset with the session
+                    break
                 if line_due.is_due(time.monotonic()):
                     waited = time.monotonic() - started
                     log.info(

@@ -70,7 +70,7 @@ class Work:
             count,
             lambda: ControlSession(context.cluster.address(ps), ps, nodes),
             f"{ps} at {context.cluster.address(ps)}",
-            waits=context.update == "async" and context.max_lead is None,
+            waits=context.update == "async" and context.max_lead is None and context.devices.towers == 1,
             group=group,
         )
         tf1.add_to_collection(READERS, reader)

@@ -71,7 +71,7 @@ def test_every_record_comes_once_and_a_fast_worker_takes_more(data, tmp_path, up
 
 def test_records_of_few_files_and_several_passes(data, tmp_path):
     files = write_files(tmp_path, 2, 100)
-    with data.job(f"how=csv,files={files},repeat=3,slow=0:10", "--towers=2", "--batch_size=7") as job:
+    with data.job(f"how=csv,files={files},repeat=3,slow=0:10", "--batch_size=7") as job:
         tasks = job.start_all()
         job.expect_exits(0)
         assert "input: 16 pieces, by record, from the work queue on ps:0" in tasks[1].log
