@@ -77,6 +77,11 @@ class Reader:
         self._opened: list[int] = []
         self._is_first = self._is_waiting = self._is_over = False
 
+    @property
+    def is_waiting(self):
+        """Whether there was nothing to take when it asked last, as others have the rest in hand."""
+        return self._is_waiting
+
     def stop(self):
         """Takes no more: the worker leaves. A dataset that starts anew goes on."""
         self._reading = 0

@@ -141,7 +141,7 @@ def make(
     for member in all_members:
         member.guard = runtime.guard
     notice = StopNoticeHook(runtime, step_hook, all_members)
-    stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph(), leads=leads)
+    stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph(), leads=leads, readers=readers)
     runtime.guard.looks = [notice.look, stall_watch.look]
     creator = SessionCreator(
         runtime,

@@ -66,6 +66,7 @@ class Evidence(NamedTuple):
       stack: where the main thread is.
       queues: names of queues on the ps tasks that are the model's own, such as those of TensorFlow's own SyncReplicasOptimizer.
       calls: places of the Python functions that did not return while the evidence was collected.
+      waits_for_pieces: whether this task's work queue has nothing to take for now.
       cores: how many cores this process kept busy meanwhile.
       is_all_reduced: whether each step has a collective of all tasks, whose addresses are those of `servers`.
       tells_ages: whether the text will be read at once, so that it can say how long ago something was.
@@ -86,6 +87,7 @@ class Evidence(NamedTuple):
     stack: Stack = Stack("session", "", ())
     queues: Sequence[str] = ()
     calls: Sequence[str] = ()
+    waits_for_pieces: bool = False
     cores: float = 0.0
     is_all_reduced: bool = False
     tells_ages: bool = True
@@ -182,6 +184,8 @@ def _waiting_for(owing: Sequence[str], evidence: Evidence) -> str:
 
 
 def _conclude_own(evidence: Evidence) -> str:
+    if evidence.waits_for_pieces:
+        return "waiting for pieces of the data that other workers have in hand: none is left to take (--input=workqueue)"
     if evidence.calls:
         return f"this worker's own input gives no data: {evidence.calls[0]} has not returned"
     if evidence.cores >= BUSY_CORES:

@@ -42,13 +42,22 @@ class StallWatch:
       thread_id: of the thread that trains; the one that calls this if not given.
       graph: that is trained.
       leads: async: what a worker waits at that is too far ahead.
+      readers: of work queues; see `pieces`.
     """
 
     def __init__(
-        self, runtime, optimizers, clock=awake_clock, start=None, thread_id=None, graph=None, leads=()
+        self,
+        runtime,
+        optimizers,
+        clock=awake_clock,
+        start=None,
+        thread_id=None,
+        graph=None,
+        leads=(),
+        readers=(),
     ):
         self._runtime, self._optimizers, self._clock = runtime, optimizers, clock
-        self._leads = leads
+        self._leads, self._readers = leads, readers
         self._start = start or _start_thread
         self._thread_id = thread_id or threading.get_ident()
         self._queues = _queues_on_ps(graph) if graph is not None else []
@@ -147,6 +156,7 @@ class StallWatch:
             stack=stacks.main_stack(self._thread_id),
             queues=self._queues,
             calls=calls,
+            waits_for_pieces=any(reader.is_waiting for reader in self._readers),
             cores=cores,
         )
 

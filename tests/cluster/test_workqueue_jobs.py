@@ -158,12 +158,13 @@ def test_a_worker_that_waits_ends_with_a_signal(data):
     with one.job:
         one.waiting.send(signal.SIGTERM)
         assert one.waiting.wait(5) == 143
-        assert "did not end in time" not in one.waiting.log
+        assert "did not return in time" not in one.waiting.log
 
 
 def test_a_worker_that_waits_ends_with_the_data(data):
-    one = Waiting(data)
+    one = Waiting(data, "--stall_secs=1")
     with one.job:
+        one.waiting.wait_for_line("so: waiting for pieces of the data that other workers have in hand")
         one.job.expect_exits(0, secs=60)
         assert sorted(data.seen()) == list(range(640))
 

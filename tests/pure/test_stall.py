@@ -326,3 +326,10 @@ def test_an_all_reduce_waits_for_workers_and_names_no_ps(peers, conclusion):
     seen = evidence(peers=peers, is_all_reduced=True)
     assert conclude(seen) == conclusion
     assert not any("ps:" in line for line in explain(seen))
+
+
+def test_a_worker_whose_work_queue_is_empty_for_now_waits_for_the_others():
+    seen = evidence(waits_for_pieces=True, calls=["decode in mine.py:12"])
+    assert conclude(seen) == (
+        "waiting for pieces of the data that other workers have in hand: none is left to take (--input=workqueue)"
+    )
