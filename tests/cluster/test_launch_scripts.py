@@ -294,6 +294,29 @@ def test_keras_multi_worker_goes_on_from_its_checkpoint_after_the_chief_is_kille
 
 
 @needs_fashion_mnist
+def test_keras_fit_goes_on_from_the_epoch_that_was_backed_up(launch):
+    script = [str(EXAMPLES / "keras_fit.py"), "--epochs=14", "--steps_per_epoch=40", "--train_dir=train"]
+    job = launch(
+        "--num_workers=2", "--max_restarts=1", "--", sys.executable, *script, TF_USE_LEGACY_KERAS="1"
+    )
+    job.wait_for_line("worker:0 epoch 4 of 14", TRAIN_SECS)
+    os.kill(pid_of(job, "worker", 1), signal.SIGKILL)
+    assert job.wait(TRAIN_SECS) == 0, job.tail()
+    assert "ps_train: worker:1 failed (status 137): ended by SIGKILL" in job.log
+    again = job.log.partition("All tasks are started again")[2]
+    assert int(re.search(r"(?m)^worker:0 epoch (\d+) of 14", again)[1]) >= 4, (
+        "from the beginning it would be 1"
+    )
+    assert accuracy(job, "worker:0 2 workers, 14 epochs") > 0.75
+
+
+def test_keras_fit_says_that_keras_3_cannot_do_it(launch):
+    job = launch("--num_workers=1", "--", sys.executable, str(EXAMPLES / "keras_fit.py"))
+    assert job.wait(GRACE_SECS) == 1
+    assert "Keras 3's fit does not work here. Set TF_USE_LEGACY_KERAS=1 for all tasks." in job.log
+
+
+@needs_fashion_mnist
 def test_keras_multi_worker_does_not_go_on_from_different_steps(launch):
     """Where train_dir is not shared the chief alone finds its checkpoint, would end first, and the others wait for it."""
     script = [
