@@ -6,7 +6,7 @@ The import is quiet: TensorFlow 2.21 writes a handful of lines to file descripto
 (oneDNN, missing CUDA); they are held back during the import and shown only if it fails. Graph mode is switched on,
 since everything here builds TF1 graphs.
 
-Private or undocumented TensorFlow things that ps_train relies on, all of them unchanged since TensorFlow 1.15:
+Private or undocumented TensorFlow things that ps_train relies on, unchanged since TensorFlow 1.15 or the version named:
 
 - the gRPC methods `/tensorflow.MasterService/{CreateSession,RunStep,CloseSession}` and their field numbers
   (tensorflow/core/protobuf/master.proto), in `board` and `messages`: the only calls that can be given a deadline;
@@ -26,6 +26,7 @@ Private or undocumented TensorFlow things that ps_train relies on, all of them u
   public, but heeds only types that are composite tensors or were registered so;
 - `_opt`, `_replicas_to_aggregate`, `_total_num_replicas`, `_variable_averages`, `_variables_to_average`, `_global_step` and
   `_gradients_applied` of TensorFlow's SyncReplicasOptimizer, in `updates.sync`, which is one;
+- `Graph._get_function` and `cached_definition` (2.11) of what it gives, in `updates.allreduce`: the constants of a branch;
 - the attribute `_as_graph_element`, in `split_variable`: what `Session.run` fetches for an object.
 """
 

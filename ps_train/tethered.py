@@ -199,7 +199,9 @@ class TetheredTask:
         return Exit(status, reason=reason, is_cut_off=self.is_ready)
 
     def send(self, number: int) -> None:
-        """Passes a signal on to the task."""
+        """Passes a signal on to the task; one that has not begun on its host yet is killed, as there is nothing to end in order."""
+        if self.wanted.host is not None and not self.is_ready:
+            number = signal.SIGKILL
         if number == signal.SIGKILL and self._killed_at is None:
             self._killed_at = time.monotonic()
         if self.exit is None:

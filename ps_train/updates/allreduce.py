@@ -195,14 +195,25 @@ def rule_of(graph):
         if op in seen or op.type in ("CollectiveReduce", "VarHandleOp"):
             continue
         seen.add(op)
-        if op.type == "Const" and op.outputs[0].shape.num_elements() == 1:
-            constants[op.name] = tf.make_ndarray(op.get_attr("value")).item()
+        constants.update(_scalars(op.node_def, graph))
         ops += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
     numbers = {
         name: value for name, value in sorted(constants.items()) if isinstance(value, (bool, int, float))
     }
     sums = [f"{tensor.dtype.name} {tensor.shape}" for tensor in graph.get_collection(COLLECTIVES)]
     return numbers, sums
+
+
+def _scalars(node, graph, prefix=""):
+    """(name, value) of a node's constant, or of those in its functions, as of a branch, whose own names have numbers."""
+    if node.op == "Const" and tf.TensorShape(node.attr["value"].tensor.tensor_shape).num_elements() == 1:
+        yield prefix + node.name, tf.make_ndarray(node.attr["value"].tensor).item()
+    for key in sorted(node.attr):
+        attr = node.attr[key]
+        functions = [attr.func] if attr.HasField("func") else attr.list.func
+        for number, function in enumerate(functions):
+            for inner in graph._get_function(function.name).cached_definition.node_def:
+                yield from _scalars(inner, graph, f"{prefix}{node.name}/{key}{number or ''}/")
 
 
 def is_collective(error):

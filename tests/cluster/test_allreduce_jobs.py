@@ -193,6 +193,10 @@ def test_a_trained_variable_that_cannot_be_given_to_all_is_refused(make, tmp_pat
             r"\S*learning_rate\S* is 0.25 for worker:1 and 0.5 for the others",
         ),
         (
+            ["--model_params=later=0.25,out=."],
+            r"cond\S*/else_branch/\S* is 0.25 for worker:1 and 0.125 for the others",
+        ),
+        (
             ["--bucket_bytes=8"],
             "updates other variables together than the others do. Give all the same --fuse_bytes",
         ),
@@ -204,7 +208,8 @@ def test_a_trained_variable_that_cannot_be_given_to_all_is_refused(make, tmp_pat
 )
 def test_one_with_other_settings_is_refused(make, tmp_path, flags, message):
     """Each would train a model of its own, or wait in a collective that no other has."""
-    job = make(2, "--train_steps=100000", model="kinds.py", params=f"out={tmp_path}")
+    later = ",later=0.125" if "later" in flags[0] else ""
+    job = make(2, "--train_steps=100000", model="kinds.py", params=f"out={tmp_path}{later}")
     chief = job.start("worker:0")
     other = job.start("worker:1", *flags)
     job.expect_exits(1, [other], secs=START_SECS)

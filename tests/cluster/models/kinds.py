@@ -1,6 +1,6 @@
 """Variables of many types, whose initial values are each worker's own; a hook writes all of them to the directory `out` at the end.
 
-params: out; rate (of the optimizer); shape ("unknown": a trained variable of no full shape).
+params: out; rate (of the optimizer; with later, up to step 30, and `later` from then on); shape ("unknown": a trained variable of no full shape).
 """
 
 import os
@@ -50,6 +50,10 @@ def model_fn(features, labels, mode, params):
     for kind in KINDS.split():
         tf1.get_variable(kind, initializer=lambda kind=kind: own(tf.as_dtype(kind)), trainable=False)
     loss = tf.add_n([tf.reduce_sum(tf.cast(variable, tf.float32)) for variable in trained]) * features
-    optimizer = tf1.train.MomentumOptimizer(float(params.get("rate", 0.5)), 0.9)
+    rate = float(params.get("rate", 0.5))
+    if "later" in params:
+        step = tf1.train.get_global_step()
+        rate = tf.cond(step < 30, lambda: tf.constant(0.5), lambda: tf.constant(float(params["later"])))
+    optimizer = tf1.train.MomentumOptimizer(rate, 0.9)
     dump = Dump(os.path.join(params["out"], f"{os.getpid()}.npz"))
     return ps_train.ModelSpec(loss=loss, optimizer=optimizer, training_hooks=[dump])
