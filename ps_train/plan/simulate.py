@@ -1,0 +1,296 @@
+"""A job's steps as a discrete-event simulation: what a Setup makes of its links, processors and workers.
+
+    outcome = simulate(Setup(compute_secs=0.5, pull_bytes=1e6, push_bytes=1e6, num_workers=16, num_ps=4, ps_out_rate=12e6))
+    outcome.steps_per_sec, outcome.bottleneck
+
+One step of a worker:
+
+1. pull: its share of the bytes leaves each ps and all arrive at the worker, while the ps tasks work for half of `carry_secs`;
+2. compute: for a time that is drawn anew each step;
+3. push: the other way, with the other half;
+4. update: each ps applies its part of the gradient, for which it needs its share of `update_secs`.
+
+In async the next step follows, with `max_lead` perhaps after a wait; with `prefetch` 1 is done during 2 to 4 of the step before. In
+sync the worker waits until the quorum is full, then each ps applies the mean (`update_secs` again), and all go on. One that comes too
+late for its update is dropped, and goes on at once.
+
+What a transfer needs, each a `sharing.Shared` for itself, is taken at the same time, and it ends when the last of them does: exact
+where one of them is the limit, and a little too fast where two are nearly so. That no link carries more than its rate holds always.
+ps tasks that hold equal shares are in the same state at each moment, so one stands for all. With `is_colocated` one host stands for
+all, too: its link has the mean of what all workers bring and fetch, beside the worker's own.
+
+Not in it: what overlaps within a step (with `--bucket_bytes` gradients leave before all are computed), the cost of a message other
+than its delay, a network between the links, failures.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ps_train.plan.setup import (
+    COMPUTE,
+    DELAY,
+    PS_CPU,
+    PS_IN,
+    PS_OUT,
+    WAIT,
+    WORKER_LINK,
+    Outcome,
+    Setup,
+)
+from ps_train.plan.sharing import Events, Shared
+
+WARM_STEPS = 4  # of each worker, that do not count
+MIN_STEPS = 8  # of each worker, that do
+ALL_STEPS = 1500  # that count, at least
+
+
+def simulate(setup: Setup, all_steps: int = ALL_STEPS) -> Outcome:
+    """The Outcome, always the same of the same Setup.
+
+    Args:
+      setup: what to simulate.
+      all_steps: how many steps count, at least, beside MIN_STEPS of each worker.
+    """
+    job = _Job(setup)
+    workers = setup.quorum if setup.is_sync else setup.num_workers
+    job.run_until(WARM_STEPS * workers)
+    job.start_counting()
+    job.run_until(workers * (WARM_STEPS + max(MIN_STEPS, math.ceil(all_steps / workers))))
+    return job.outcome()
+
+
+class _Ps:
+    """`count` ps tasks that hold the same part of the variables."""
+
+    def __init__(self, events: Events, setup: Setup, share: float):
+        self.share = share
+        self.out = Shared(events, setup.ps_out_rate, burst=setup.burst_bytes)
+        self.into = Shared(events, setup.ps_in_rate, burst=setup.burst_bytes)
+        self.cpu = Shared(events, setup.ps_cores, most_each=1.0)
+
+
+class _Worker:
+    """One worker: its own links, how many times as long it computes, its steps."""
+
+    def __init__(self, events: Events, setup: Setup, factor: float):
+        self.out = Shared(events, setup.worker_out_rate, burst=setup.burst_bytes)
+        self.into = Shared(events, setup.worker_in_rate, burst=setup.burst_bytes)
+        self.factor = factor
+        self.steps = 0
+        self.round = 0
+
+
+class _Chain:
+    """Things that a worker does one after the other, and to whom their time is due; `beside`: chains of the same step."""
+
+    def __init__(self, worker: _Worker, now: float, beside: list[_Chain]):
+        self.worker, self._since, self.beside = worker, now, beside
+        self.notes: list[tuple[str, float]] = []
+        beside.append(self)
+
+    def note(self, name: str, now: float) -> None:
+        self.notes.append((name, now - self._since))
+        self._since = now
+
+
+class _Join:
+    """Goes on when as many things as there are have ended; the last one is to blame."""
+
+    def __init__(self, count: int, then: Callable[[str], None]):
+        self._left, self._then = count, then
+
+    def end(self, name: str) -> None:
+        self._left -= 1
+        if not self._left:
+            self._then(name)
+
+
+class _Job:
+    def __init__(self, setup: Setup):
+        self._setup, self._events, self._random = setup, Events(), random.Random(setup.seed)
+        hosts = setup.num_workers
+        away = (hosts - 1) / hosts if setup.is_colocated else 1.0  # of the bytes, that travel
+        self._pull, self._push = setup.pull_bytes * away, setup.push_bytes * away
+        shares = {1 / hosts} if setup.is_colocated else set(setup.ps_shares)
+        self._ps = [_Ps(self._events, setup, share) for share in sorted(shares)]
+        self._workers = [
+            _Worker(self._events, setup, setup.slow_factor if index < setup.num_slow else 1.0)
+            for index in range(hosts)
+        ]
+        self._done = 0  # gradients that got into the model
+        self._round, self._is_applying = 0, False
+        self._arrived = 0  # gradients of the open round
+        self._waiting: list[_Chain] = []
+        self._blame: Counter[str] = Counter()
+        self._levels = Counter({0: hosts})  # steps made -> workers
+        self._slowest = 0
+        self._begin()
+        self.start_counting()
+
+    # The whole.
+
+    def _begin(self) -> None:
+        """In async each worker begins somewhere in a step, since they do not go in step."""
+        setup = self._setup
+        rate = min(setup.ps_out_rate, setup.worker_in_rate)
+        usual = setup.compute_secs + (self._pull / rate if rate else 0.0)
+        for worker in self._workers:
+            secs = 0.0 if setup.is_sync else usual * self._random.random()
+            self._events.after(secs, self._start, worker)
+
+    def run_until(self, done: int) -> None:
+        """Until so many gradients have got into the model."""
+        while self._done < done:
+            self._events.step()
+
+    def start_counting(self) -> None:
+        """Forgets what was."""
+        self._blame.clear()
+        self._began, self._before, self._already = self._events.now, self._served(), self._done
+
+    def outcome(self) -> Outcome:
+        """Since `start_counting`."""
+        secs = self._events.now - self._began
+        served = [now - then for now, then in zip(self._served(), self._before, strict=True)]
+        use: dict[str, float] = {}
+        for index, shared in enumerate(self._shared()):
+            name = (PS_OUT, PS_IN, PS_CPU)[index % 3]
+            use[name] = max(use.get(name, 0.0), served[index] / (shared.rate * secs))
+        total = sum(self._blame.values())
+        shares = {name: value / total for name, value in self._blame.items()}
+        return Outcome(self._setup, (self._done - self._already) / secs, shares, use)
+
+    def _shared(self) -> Sequence[Shared]:
+        return [shared for ps in self._ps for shared in (ps.out, ps.into, ps.cpu)]
+
+    def _served(self) -> list[float]:
+        for shared in self._shared():
+            shared.settle()
+        return [shared.served for shared in self._shared()]
+
+    # A step.
+
+    def _start(self, worker: _Worker) -> None:
+        worker.round = self._round
+        beside: list[_Chain] = []
+        chain = _Chain(worker, self._events.now, beside)
+        if self._setup.prefetch and not self._setup.is_sync:
+            self._pull_to(_Chain(worker, self._events.now, beside), self._end)
+            self._compute(chain)
+        else:
+            self._pull_to(chain, self._compute)
+
+    def _pull_to(self, chain: _Chain, then: Callable[[_Chain], None]) -> None:
+        self._delay(2, chain, partial(self._move, self._pull, True, then))
+
+    def _compute(self, chain: _Chain) -> None:
+        setup = self._setup
+        secs = setup.compute_secs * chain.worker.factor
+        if setup.compute_cv:
+            shape = setup.compute_cv**-2
+            secs = self._random.gammavariate(shape, secs / shape)
+        self._events.after(secs, self._noted, chain, self._push_from, COMPUTE)
+
+    def _push_from(self, chain: _Chain) -> None:
+        self._delay(2, chain, partial(self._move, self._push, False, self._update))
+
+    def _move(self, amount: float, is_pull: bool, then: Callable[[_Chain], None], chain: _Chain) -> None:
+        setup, worker = self._setup, chain.worker
+        jobs = [(worker.into if is_pull else worker.out, amount, WORKER_LINK)]
+        for ps in self._ps:
+            if is_pull or setup.is_colocated:
+                jobs.append((ps.out, amount * ps.share, PS_OUT))
+            if not is_pull or setup.is_colocated:
+                jobs.append((ps.into, amount * ps.share, PS_IN))
+            if setup.carry_secs:
+                jobs.append((ps.cpu, setup.carry_secs * ps.share / 2, PS_CPU))
+        self._do_all(jobs, partial(self._noted, chain, then))
+
+    def _update(self, chain: _Chain) -> None:
+        self._do_all(self._updates(), partial(self._noted, chain, self._end))
+
+    def _updates(self) -> list[tuple[Shared, float, str]]:
+        return [(ps.cpu, self._setup.update_secs * ps.share, PS_CPU) for ps in self._ps]
+
+    def _do_all(self, jobs: Sequence[tuple[Shared, float, str]], then: Callable[[str], None]) -> None:
+        some = [job for job in jobs if job[1] > 0 and not math.isinf(job[0].rate)]
+        if not some:
+            then(jobs[-1][2])
+            return
+        join = _Join(len(some), then)
+        for shared, amount, name in some:
+            shared.add(amount, join.end, name)
+
+    def _noted(self, chain: _Chain, then: Callable[[_Chain], None], name: str) -> None:
+        chain.note(name, self._events.now)
+        then(chain)
+
+    def _delay(self, count: int, chain: _Chain, then: Callable[[_Chain], None]) -> None:
+        if self._setup.latency_secs:
+            self._events.after(count * self._setup.latency_secs, self._noted, chain, then, DELAY)
+        else:
+            then(chain)
+
+    # Its end.
+
+    def _end(self, chain: _Chain) -> None:
+        chain.beside.pop()
+        if chain.beside:
+            return
+        if self._setup.is_sync:
+            self._arrive(chain)
+            return
+        self._done += 1
+        self._commit(chain)
+        worker = chain.worker
+        self._levels[worker.steps] -= 1
+        worker.steps += 1
+        self._levels[worker.steps] += 1
+        if not self._levels[self._slowest]:
+            self._slowest += 1
+            self._release()
+        lead = self._setup.max_lead
+        if lead is not None and worker.steps - self._slowest >= lead:
+            self._waiting.append(_Chain(worker, self._events.now, []))
+        else:
+            self._start(worker)
+
+    def _arrive(self, chain: _Chain) -> None:
+        """In sync: waits for the others, or is too late."""
+        is_late = chain.worker.round != self._round
+        if is_late and not self._is_applying:
+            self._commit(chain)
+            self._start(chain.worker)
+            return
+        self._waiting.append(chain)
+        self._arrived += not is_late
+        if self._arrived == self._setup.quorum:
+            self._arrived, self._round, self._is_applying = 0, self._round + 1, True
+            for each in self._waiting:
+                each.note(WAIT, self._events.now)
+            self._do_all(self._updates(), self._applied)
+
+    def _applied(self, name: str) -> None:
+        self._events.after(self._setup.latency_secs, self._hand_out, name)
+
+    def _hand_out(self, name: str) -> None:
+        self._is_applying = False
+        self._done += self._setup.quorum
+        self._release(name)
+
+    def _release(self, name: str = WAIT) -> None:
+        """All that wait go on."""
+        waiting, self._waiting = self._waiting, []
+        for chain in waiting:
+            chain.note(name, self._events.now)
+            self._commit(chain)
+            self._start(chain.worker)
+
+    def _commit(self, chain: _Chain) -> None:
+        for name, secs in chain.notes:
+            self._blame[name] += secs
