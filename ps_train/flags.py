@@ -176,7 +176,25 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
         _field("profile_steps", int, "steps that a worker traces to tell where the time goes; 0: none"),
         FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
-        FlagSpec("json", bool, False, "status, bench, doctor: print JSON in place of the table"),
+        FlagSpec("json", bool, False, "status, bench, doctor, plan: print JSON in place of the table"),
+    ),
+    "Other clusters simulated, with the command plan": (
+        FlagSpec(
+            "bench_report", str, None, "what bench --report_file wrote, or a report with --profile_steps"
+        ),
+        FlagSpec(
+            "compute_ms", float, None, "a step's time on the worker, without links and ps [as measured]"
+        ),
+        FlagSpec("compute_cv", float, None, "its standard deviation over its mean [as measured, or 0]"),
+        FlagSpec("megabytes", float, None, "that a step pulls and pushes each, in float32 [as measured]"),
+        FlagSpec(
+            "update_ms", float, None, "in which one ps alone would apply a gradient [as measured, or 0]"
+        ),
+        FlagSpec("link_mbit", float, None, "of each host's link in each direction [as measured]"),
+        FlagSpec("ps_link_mbit", float, None, "of a ps's link [as --link_mbit]"),
+        FlagSpec("latency_ms", float, None, "of a message, one way [0]"),
+        FlagSpec("slow_workers", int, None, "workers that compute --slow_factor times as long [0]"),
+        FlagSpec("slow_factor", float, None, "see --slow_workers [2]"),
     ),
     "Kubernetes, with the command manifest": (
         FlagSpec("kind", MANIFEST_KINDS, None, "plain: Jobs and a Service; tfjob: Kubeflow's TFJob [plain]"),
@@ -203,7 +221,22 @@ OF_SOME_COMMANDS = {
     "term": ("chaos",),
     "stop": ("chaos",),
     "bench_secs": ("bench",),
-    "json": ("status", "bench", "doctor"),
+    "json": ("status", "bench", "doctor", "plan"),
+    **dict.fromkeys(
+        (
+            "bench_report",
+            "compute_ms",
+            "compute_cv",
+            "megabytes",
+            "update_ms",
+            "link_mbit",
+            "ps_link_mbit",
+            "latency_ms",
+            "slow_workers",
+            "slow_factor",
+        ),
+        ("plan",),
+    ),  # fmt: skip
     "kind": ("manifest",),
     "name": ("manifest",),
     "namespace": ("manifest",),

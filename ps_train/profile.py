@@ -146,6 +146,7 @@ class Profile:
       is_probe_alone: no other worker trained while the links were probed.
       ps: name -> PsFigures.
       rates: name of each training task -> its local steps a second, as the boards had it.
+      step_cv: standard deviation of the steps that were not traced over their median, by their middle half; None: not known.
     """
 
     worker: str
@@ -162,6 +163,7 @@ class Profile:
     is_probe_alone: bool = True
     ps: Mapping[str, PsFigures] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
+    step_cv: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What the report file holds."""
@@ -191,6 +193,18 @@ def mean_parts(traces: Sequence[StepTrace], step_secs: float) -> dict[str, float
     }
     parts[OTHER] += max(step_secs - sum(parts.values()), 0.0)
     return parts
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Standard deviation over median, of normal values with such quartiles, whatever the outermost ones are; None: too few.
+
+    >>> spread([10.0, 9.0, 11.0, 500.0, 10.0, 9.0, 11.0, 0.0])
+    0.14...
+    """
+    if len(values) < MIN_TO_TRIM:
+        return None
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / 1.349 / middle if middle else None
 
 
 def usual_traffic(traces: Sequence[StepTrace]) -> dict[str, Traffic]:

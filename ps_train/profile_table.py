@@ -20,10 +20,10 @@ LETTERS = {
 def lines(profiles: Sequence[Profile]) -> list[str]:
     """The whole text."""
     rows = [_worker_row(profile) for profile in profiles]
-    found = _aligned([("worker", "steps/s", "ms/step", *PARTS, "CPU"), *rows])
+    found = aligned([("worker", "steps/s", "ms/step", *PARTS, "CPU"), *rows])
     links = [(p.worker, name, ps) for p in profiles for name, ps in p.ps.items()]
     if links:  # a colocated worker that holds the whole model has none
-        found += _aligned([
+        found += aligned([
             ("line", "MB pulled", "pushed", "messages", "MB/s pull", "alone", "MB/s push", "alone", "CPU of ps"),
             *(_link_row(worker, name, ps) for worker, name, ps in links),
         ])  # fmt: skip
@@ -84,7 +84,7 @@ def _mb(num_bytes: float | None) -> str:
     return f"{num_bytes / 1e6:.0f}" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.3g}"
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

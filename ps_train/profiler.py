@@ -30,7 +30,16 @@ from ps_train.logs import log
 from ps_train.net import is_own_address
 from ps_train.probe import LinkProbe
 from ps_train.processors import cpu_secs, num_cores
-from ps_train.profile import Evenly, Profile, PsFigures, Settings, least_wait, mean_parts, usual_traffic
+from ps_train.profile import (
+    Evenly,
+    Profile,
+    PsFigures,
+    Settings,
+    least_wait,
+    mean_parts,
+    spread,
+    usual_traffic,
+)
 from ps_train.verdict import judge
 
 GATE_SECS = 30.0
@@ -203,6 +212,7 @@ class Profiler:
                 for name, traffic in usual_traffic(traces).items()
             },
             rates=self._first.rates_until(self._last),
+            step_cv=spread(self._times.values),
         )
 
     def _ps_figures(self, name, traffic, cores_used):

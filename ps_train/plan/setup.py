@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 # Who a step's time is due to; the words of the table's last column.
 COMPUTE, PS_OUT, PS_IN, PS_CPU, WORKER_LINK, WAIT, DELAY = (
-    "worker's arithmetic", "ps link out", "ps link in", "ps processors", "worker's link", "the slowest worker",
-    "delay of messages",
+    "worker's arithmetic", "link out of a ps", "link into a ps", "processors of a ps", "worker's own link",
+    "wait for the slowest", "delay of messages",
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ class Setup:
     prefetch: bool = False
     is_colocated: bool = False
     num_slow: int = 0
-    slow_factor: float = 1.0
+    slow_factor: float = 2.0
     seed: int = 0
 
     @property

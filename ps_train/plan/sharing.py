@@ -121,3 +121,14 @@ class Shared:
         self._wake_in_time()
         for _, _, done, args in ended:
             done(*args)
+
+
+class Alone:
+    """A worker's link in one direction, which has one job at a time: a `Shared` at a third of the events."""
+
+    def __init__(self, events: Events, rate: float):
+        self._events, self.rate = events, rate
+
+    def add(self, amount: float, done: Callable[..., None], *args: Any) -> None:
+        """A job."""
+        self._events.after(amount / self.rate, done, *args)

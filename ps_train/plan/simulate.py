@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ps_train.plan.parts import Chain, Join, Ps, Worker
 from ps_train.plan.setup import (
     COMPUTE,
     DELAY,
@@ -42,11 +43,13 @@ from ps_train.plan.setup import (
     Outcome,
     Setup,
 )
-from ps_train.plan.sharing import Events, Shared
+from ps_train.plan.sharing import Alone, Events, Shared
 
-WARM_STEPS = 4  # of each worker, that do not count
-MIN_STEPS = 8  # of each worker, that do
+WARM_STEPS = 3  # of each worker, that do not count
+MIN_STEPS = 5  # of each worker, that do
 ALL_STEPS = 1500  # that count, at least
+
+_Use = tuple[Shared | Alone, float, str]  # so much of it, and its name
 
 
 def simulate(setup: Setup, all_steps: int = ALL_STEPS) -> Outcome:
@@ -64,52 +67,6 @@ def simulate(setup: Setup, all_steps: int = ALL_STEPS) -> Outcome:
     return job.outcome()
 
 
-class _Ps:
-    """`count` ps tasks that hold the same part of the variables."""
-
-    def __init__(self, events: Events, setup: Setup, share: float):
-        self.share = share
-        self.out = Shared(events, setup.ps_out_rate, burst=setup.burst_bytes)
-        self.into = Shared(events, setup.ps_in_rate, burst=setup.burst_bytes)
-        self.cpu = Shared(events, setup.ps_cores, most_each=1.0)
-
-
-class _Worker:
-    """One worker: its own links, how many times as long it computes, its steps."""
-
-    def __init__(self, events: Events, setup: Setup, factor: float):
-        self.out = Shared(events, setup.worker_out_rate, burst=setup.burst_bytes)
-        self.into = Shared(events, setup.worker_in_rate, burst=setup.burst_bytes)
-        self.factor = factor
-        self.steps = 0
-        self.round = 0
-
-
-class _Chain:
-    """Things that a worker does one after the other, and to whom their time is due; `beside`: chains of the same step."""
-
-    def __init__(self, worker: _Worker, now: float, beside: list[_Chain]):
-        self.worker, self._since, self.beside = worker, now, beside
-        self.notes: list[tuple[str, float]] = []
-        beside.append(self)
-
-    def note(self, name: str, now: float) -> None:
-        self.notes.append((name, now - self._since))
-        self._since = now
-
-
-class _Join:
-    """Goes on when as many things as there are have ended; the last one is to blame."""
-
-    def __init__(self, count: int, then: Callable[[str], None]):
-        self._left, self._then = count, then
-
-    def end(self, name: str) -> None:
-        self._left -= 1
-        if not self._left:
-            self._then(name)
-
-
 class _Job:
     def __init__(self, setup: Setup):
         self._setup, self._events, self._random = setup, Events(), random.Random(setup.seed)
@@ -117,16 +74,16 @@ class _Job:
         away = (hosts - 1) / hosts if setup.is_colocated else 1.0  # of the bytes, that travel
         self._pull, self._push = setup.pull_bytes * away, setup.push_bytes * away
         shares = {1 / hosts} if setup.is_colocated else set(setup.ps_shares)
-        self._ps = [_Ps(self._events, setup, share) for share in sorted(shares)]
+        self._ps = [Ps(self._events, setup, share) for share in sorted(shares)]
         self._workers = [
-            _Worker(self._events, setup, setup.slow_factor if index < setup.num_slow else 1.0)
+            Worker(self._events, setup, setup.slow_factor if index < setup.num_slow else 1.0)
             for index in range(hosts)
         ]
         self._done = 0  # gradients that got into the model
         self._round, self._is_applying = 0, False
         self._arrived = 0  # gradients of the open round
-        self._waiting: list[_Chain] = []
-        self._blame: Counter[str] = Counter()
+        self._waiting: list[Chain] = []
+        self._blame: dict[str, float] = defaultdict(float)
         self._levels = Counter({0: hosts})  # steps made -> workers
         self._slowest = 0
         self._begin()
@@ -175,20 +132,20 @@ class _Job:
 
     # A step.
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: Worker) -> None:
         worker.round = self._round
-        beside: list[_Chain] = []
-        chain = _Chain(worker, self._events.now, beside)
+        beside: list[Chain] = []
+        chain = Chain(worker, self._events.now, beside)
         if self._setup.prefetch and not self._setup.is_sync:
-            self._pull_to(_Chain(worker, self._events.now, beside), self._end)
+            self._pull_to(Chain(worker, self._events.now, beside), self._end)
             self._compute(chain)
         else:
             self._pull_to(chain, self._compute)
 
-    def _pull_to(self, chain: _Chain, then: Callable[[_Chain], None]) -> None:
+    def _pull_to(self, chain: Chain, then: Callable[[Chain], None]) -> None:
         self._delay(2, chain, partial(self._move, self._pull, True, then))
 
-    def _compute(self, chain: _Chain) -> None:
+    def _compute(self, chain: Chain) -> None:
         setup = self._setup
         secs = setup.compute_secs * chain.worker.factor
         if setup.compute_cv:
@@ -196,12 +153,12 @@ class _Job:
             secs = self._random.gammavariate(shape, secs / shape)
         self._events.after(secs, self._noted, chain, self._push_from, COMPUTE)
 
-    def _push_from(self, chain: _Chain) -> None:
+    def _push_from(self, chain: Chain) -> None:
         self._delay(2, chain, partial(self._move, self._push, False, self._update))
 
-    def _move(self, amount: float, is_pull: bool, then: Callable[[_Chain], None], chain: _Chain) -> None:
+    def _move(self, amount: float, is_pull: bool, then: Callable[[Chain], None], chain: Chain) -> None:
         setup, worker = self._setup, chain.worker
-        jobs = [(worker.into if is_pull else worker.out, amount, WORKER_LINK)]
+        jobs: list[_Use] = [(worker.into if is_pull else worker.out, amount, WORKER_LINK)]
         for ps in self._ps:
             if is_pull or setup.is_colocated:
                 jobs.append((ps.out, amount * ps.share, PS_OUT))
@@ -211,26 +168,26 @@ class _Job:
                 jobs.append((ps.cpu, setup.carry_secs * ps.share / 2, PS_CPU))
         self._do_all(jobs, partial(self._noted, chain, then))
 
-    def _update(self, chain: _Chain) -> None:
+    def _update(self, chain: Chain) -> None:
         self._do_all(self._updates(), partial(self._noted, chain, self._end))
 
-    def _updates(self) -> list[tuple[Shared, float, str]]:
+    def _updates(self) -> list[_Use]:
         return [(ps.cpu, self._setup.update_secs * ps.share, PS_CPU) for ps in self._ps]
 
-    def _do_all(self, jobs: Sequence[tuple[Shared, float, str]], then: Callable[[str], None]) -> None:
+    def _do_all(self, jobs: Sequence[_Use], then: Callable[[str], None]) -> None:
         some = [job for job in jobs if job[1] > 0 and not math.isinf(job[0].rate)]
         if not some:
             then(jobs[-1][2])
             return
-        join = _Join(len(some), then)
+        join = Join(len(some), then)
         for shared, amount, name in some:
             shared.add(amount, join.end, name)
 
-    def _noted(self, chain: _Chain, then: Callable[[_Chain], None], name: str) -> None:
+    def _noted(self, chain: Chain, then: Callable[[Chain], None], name: str) -> None:
         chain.note(name, self._events.now)
         then(chain)
 
-    def _delay(self, count: int, chain: _Chain, then: Callable[[_Chain], None]) -> None:
+    def _delay(self, count: int, chain: Chain, then: Callable[[Chain], None]) -> None:
         if self._setup.latency_secs:
             self._events.after(count * self._setup.latency_secs, self._noted, chain, then, DELAY)
         else:
@@ -238,7 +195,7 @@ class _Job:
 
     # Its end.
 
-    def _end(self, chain: _Chain) -> None:
+    def _end(self, chain: Chain) -> None:
         chain.beside.pop()
         if chain.beside:
             return
@@ -256,11 +213,11 @@ class _Job:
             self._release()
         lead = self._setup.max_lead
         if lead is not None and worker.steps - self._slowest >= lead:
-            self._waiting.append(_Chain(worker, self._events.now, []))
+            self._waiting.append(Chain(worker, self._events.now, []))
         else:
             self._start(worker)
 
-    def _arrive(self, chain: _Chain) -> None:
+    def _arrive(self, chain: Chain) -> None:
         """In sync: waits for the others, or is too late."""
         is_late = chain.worker.round != self._round
         if is_late and not self._is_applying:
@@ -291,6 +248,6 @@ class _Job:
             self._commit(chain)
             self._start(chain.worker)
 
-    def _commit(self, chain: _Chain) -> None:
+    def _commit(self, chain: Chain) -> None:
         for name, secs in chain.notes:
             self._blame[name] += secs
