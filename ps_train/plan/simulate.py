@@ -92,13 +92,18 @@ class _Job:
     # The whole.
 
     def _begin(self) -> None:
-        """In async each worker begins somewhere in a step, since they do not go in step."""
+        """In async the workers come one after the other, no faster than the fullest can serve them: they do not go in step."""
         setup = self._setup
-        rate = min(setup.ps_out_rate, setup.worker_in_rate)
-        usual = setup.compute_secs + (self._pull / rate if rate else 0.0)
+        both = self._pull + self._push if setup.is_colocated else 0.0
+        each = (both or self._pull, both or self._push, setup.carry_secs + setup.update_secs)
+        busiest = max(
+            ps.share * amount / shared.rate
+            for ps in self._ps
+            for shared, amount in zip((ps.out, ps.into, ps.cpu), each, strict=True)
+        )
+        spread = 0.0 if setup.is_sync else max(setup.compute_secs, setup.num_workers * busiest)
         for worker in self._workers:
-            secs = 0.0 if setup.is_sync else usual * self._random.random()
-            self._events.after(secs, self._start, worker)
+            self._events.after(spread * self._random.random(), self._start, worker)
 
     def run_until(self, done: int) -> None:
         """Until so many gradients have got into the model."""
