@@ -12,6 +12,7 @@ What is read of a report, as the mean of its workers:
 | pull_bytes, push_bytes | the bytes of a step to and from all ps tasks; with --colocate_ps those that stayed at home are added |
 | update_secs | the part update; in sync the least wait, too |
 | carry_secs | what the ps tasks' processors did for a step beyond that; not known with --colocate_ps |
+| latency_secs | of messages that are small on an average, what pull and push took beyond all this, in four; of others 0 |
 | shares | bytes pulled from each ps |
 | the links' rates | what the probe's large tensor got |
 
@@ -31,8 +32,9 @@ from typing import Any, NamedTuple
 from ps_train.errors import UsageError
 from ps_train.plan.setup import Setup
 from ps_train.profile import Profile
-from ps_train.step_trace import INPUT, UPDATE, WAIT
+from ps_train.step_trace import INPUT, PULL, PUSH, UPDATE, WAIT
 from ps_train.timeline import COMPUTE, OTHER
+from ps_train.verdict import SMALL_MESSAGE_BYTES
 
 # Of a frame on an Ethernet link: 1448 bytes of 1514 are what TCP carries.
 PAYLOAD = 1448 / 1514
@@ -118,6 +120,7 @@ def from_profiles(profiles: Sequence[Profile]) -> Measured:
         prefetch=settings.prefetch,
         is_colocated=settings.is_colocated,
     )
+    setup = dataclasses.replace(setup, latency_secs=_latency_secs(profiles, setup))
     is_local = bool(links) and all(ps.is_local for ps in links)
     rate = settings.num_workers * statistics.fmean(profile.steps_per_sec for profile in profiles)
     return Measured(setup, settings.wire_dtype, is_local, rate)
@@ -137,6 +140,17 @@ def _ps_secs(profiles: Sequence[Profile]) -> float:
     rate = sum(profiles[0].rates.values()) or sum(profile.steps_per_sec for profile in profiles)
     used = _by_ps(profiles, lambda ps: ps.cores_used or 0.0)
     return sum(used.values()) / rate
+
+
+def _latency_secs(profiles: Sequence[Profile], setup: Setup) -> float:
+    """A small message takes as long as an empty one; of the simulated ones a pull and a push wait for two each."""
+    links = [ps.traffic for profile in profiles for ps in profile.ps.values()]
+    num_bytes = sum(link.pulled_bytes + link.pushed_bytes for link in links)
+    if num_bytes > SMALL_MESSAGE_BYTES * sum(link.pull_messages + link.push_messages for link in links):
+        return 0.0
+    took = statistics.fmean(profile.parts[PULL] + profile.parts[PUSH] for profile in profiles)
+    moved = setup.pull_bytes / setup.ps_out_rate + setup.push_bytes / setup.ps_in_rate
+    return max(took - moved - setup.carry_secs, 0.0) / 4
 
 
 def _shares(profiles: Sequence[Profile]) -> tuple[float, ...] | None:

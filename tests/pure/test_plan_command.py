@@ -66,6 +66,18 @@ def test_what_a_report_says_of_a_step(report):
     assert (found.wire_dtype, found.is_local, found.steps_per_sec) == ("float32", False, 20.0)
 
 
+def test_small_messages_are_delays(report):
+    assert inputs.measured(report()).setup.latency_secs == 0
+    small = [
+        dataclasses.replace(profile("worker:0"), ps={"ps:0": ps(mb=0.01, messages=8, used=0.2)}, step_cv=None)
+    ]
+    setup = inputs.from_profiles(small).setup
+    assert setup.latency_secs == pytest.approx((0.03 - 0.005 - 2e-5) / 4) and setup.compute_cv == 0
+    assert 1 / simulate(dataclasses.replace(setup, num_workers=1)).steps_per_sec == pytest.approx(
+        0.1, abs=1e-4
+    )
+
+
 def test_what_a_report_says_of_the_scheme(report):
     setup = inputs.measured(report(update="sync", num_workers=4, quorum=3, prefetch=True)).setup
     assert (setup.is_sync, setup.num_backups, setup.num_workers) == (True, 1, 4)
