@@ -192,7 +192,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         ),
         FlagSpec("link_mbit", float, None, "of each host's link in each direction [as measured]"),
         FlagSpec("ps_link_mbit", float, None, "of a ps's link [as --link_mbit]"),
-        FlagSpec("latency_ms", float, None, "of a message, one way [0]"),
+        FlagSpec("latency_ms", float, None, "of a message, one way [as measured, or 0]"),
         FlagSpec("slow_workers", int, None, "workers that compute --slow_factor times as long [0]"),
         FlagSpec("slow_factor", float, None, "see --slow_workers [2]"),
     ),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import statistics
 
 import pytest
 
@@ -12,6 +13,7 @@ from ps_train.profile import (
     Settings,
     least_wait,
     mean_parts,
+    spread,
     usual_traffic,
     whole,
 )
@@ -89,3 +91,10 @@ def test_a_report_can_hold_it():
     )
     assert Profile.from_dict(json.loads(json.dumps(profile.as_dict()))) == profile
     assert profile.ps["ps:0"].pull_rate == 2_000_000 and profile.ps["ps:0"].push_rate == 0.0
+
+
+def test_how_much_steps_vary_is_not_told_by_the_one_that_was_held_up():
+    steps = [statistics.NormalDist(0.5, 0.05).inv_cdf(n / 1000) for n in range(1, 1000)]
+    assert spread(steps) == pytest.approx(0.1, rel=0.01)
+    assert spread([*steps, 100.0]) == pytest.approx(0.1, rel=0.01)
+    assert spread([0.5] * 20) == 0.0 and spread([0.5] * 7) is None
