@@ -107,8 +107,8 @@ class _Job:
 
     def run_until(self, done: int) -> None:
         """Until so many gradients have got into the model."""
-        while self._done < done:
-            self._events.step()
+        while self._done < done and self._events.step():
+            pass
 
     def start_counting(self) -> None:
         """Forgets what was."""

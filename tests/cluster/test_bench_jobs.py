@@ -9,6 +9,8 @@ import pytest
 from harness import START_SECS
 from test_local_cluster import Launcher
 
+from ps_train.plan import inputs
+from ps_train.plan.simulate import simulate
 from ps_train.step_trace import PARTS
 
 pytestmark = pytest.mark.cluster
@@ -88,6 +90,14 @@ def test_where_the_time_goes(bench, update):
             assert ps["link_pull_rate"] > 1e6 and ps["link_push_rate"] > 1e6 and ps["is_local"]
             assert ps["cores_used"] is not None
     assert not (run.folder / "t").exists() and run.pids() == []
+    setup = inputs.measured(str(run.folder / "r.json")).setup
+    assert (setup.num_ps, setup.is_sync, setup.shares) == (
+        2,
+        update == "sync",
+        pytest.approx((0.5, 0.5), abs=1e-3),
+    )
+    assert 2 * VARIABLE_BYTES <= setup.pull_bytes <= 2 * VARIABLE_BYTES + 128 and 0 <= setup.compute_cv <= 1
+    assert 0.5 < simulate(setup).steps_per_sec / found["steps_per_sec"] < 2
 
 
 @NEEDS_PROC
