@@ -193,6 +193,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("link_mbit", float, None, "of each host's link in each direction [as measured]"),
         FlagSpec("ps_link_mbit", float, None, "of a ps's link [as --link_mbit]"),
         FlagSpec("latency_ms", float, None, "of a message, one way [as measured, or 0]"),
+        FlagSpec(
+            "overlap", bool, False, "tensors travel while their step computes, as with little --bucket_bytes"
+        ),
         FlagSpec("slow_workers", int, None, "workers that compute --slow_factor times as long [0]"),
         FlagSpec("slow_factor", float, None, "see --slow_workers [2]"),
     ),
@@ -232,6 +235,7 @@ OF_SOME_COMMANDS = {
             "link_mbit",
             "ps_link_mbit",
             "latency_ms",
+            "overlap",
             "slow_workers",
             "slow_factor",
         ),

@@ -136,7 +136,7 @@ def _setup(
         changes["is_sync"] = config.update == "sync"
     if config.replicas_to_aggregate is not None:
         changes["num_backups"] = num_workers - config.replicas_to_aggregate
-    changes["max_lead"] = config.max_lead
+    changes["max_lead"], changes["overlap"] = config.max_lead, values.overlap
     if config.prefetch:
         changes["prefetch"] = True
     if config.colocate_ps or not values["num_ps"].using_default_value:

@@ -39,6 +39,7 @@ class Chain:
     def __init__(self, worker: Worker, now: float, beside: list[Chain]):
         self.worker, self._since, self.beside = worker, now, beside
         self.notes: list[tuple[str, float]] = []
+        self.left = 0.0  # seconds of computing
         beside.append(self)
 
     def note(self, name: str, now: float) -> None:

@@ -35,6 +35,7 @@ class Setup:
       num_backups: gradients that an update does not wait for.
       max_lead: steps that a worker may be ahead of the slowest; None: any number.
       prefetch: variables are pulled during the step before.
+      overlap: tensors travel while their own step computes, in the order of the layers.
       is_colocated: each worker's host is a ps, too, and holds an even share.
       num_slow, slow_factor: so many workers compute so many times as long.
       seed: of the times drawn.
@@ -60,6 +61,7 @@ class Setup:
     num_backups: int = 0
     max_lead: int | None = None
     prefetch: bool = False
+    overlap: bool = False
     is_colocated: bool = False
     num_slow: int = 0
     slow_factor: float = 2.0

@@ -10,7 +10,8 @@ One step of a worker:
 3. push: the other way, with the other half;
 4. update: each ps applies its part of the gradient, for which it needs its share of `update_secs`.
 
-In async the next step follows, with `max_lead` perhaps after a wait; with `prefetch` 1 is done during 2 to 4 of the step before. In
+In async the next step follows, with `max_lead` perhaps after a wait; with `prefetch` 1 is done during 2 to 4 of the step before. With
+`overlap` a third of 2 is done during 1, and the rest during 3: what there is at best if each tensor travels by itself. In
 sync the worker waits until the quorum is full, then each ps applies the mean (`update_secs` again), and all go on. One that comes too
 late for its update is dropped, and goes on at once.
 
@@ -19,8 +20,7 @@ where one of them is the limit, and a little too fast where two are nearly so. T
 ps tasks that hold equal shares are in the same state at each moment, so one stands for all. With `is_colocated` one host stands for
 all, too: its link has the mean of what all workers bring and fetch, beside the worker's own.
 
-Not in it: what overlaps within a step (with `--bucket_bytes` gradients leave before all are computed), the cost of a message other
-than its delay, a network between the links, failures.
+Not in it: the cost of a message other than its delay, a network between the links, failures.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ from ps_train.plan.sharing import Alone, Events, Shared
 
 WARM_STEPS = 3  # of each worker, that do not count
 MIN_STEPS = 5  # of each worker, that do
+FORWARD = (
+    1 / 3
+)  # of the arithmetic; for each layer the way back has two products of matrices, the way forth one
 ALL_STEPS = 1500  # that count, at least
 
 _Use = tuple[Shared | Alone, float, str]  # so much of it, and its name
@@ -79,6 +82,7 @@ class _Job:
             Worker(self._events, setup, setup.slow_factor if index < setup.num_slow else 1.0)
             for index in range(hosts)
         ]
+        self._time = Alone(self._events, 1.0)
         self._done = 0  # gradients that got into the model
         self._round, self._is_applying = 0, False
         self._arrived = 0  # gradients of the open round
@@ -141,29 +145,44 @@ class _Job:
         worker.round = self._round
         beside: list[Chain] = []
         chain = Chain(worker, self._events.now, beside)
+        chain.left = self._draw(worker)
         if self._setup.prefetch and not self._setup.is_sync:
             self._pull_to(Chain(worker, self._events.now, beside), self._end)
             self._compute(chain)
+        elif self._setup.overlap:
+            self._pull_to(chain, self._push_from, self._first_part(chain))
         else:
             self._pull_to(chain, self._compute)
 
-    def _pull_to(self, chain: Chain, then: Callable[[Chain], None]) -> None:
-        self._delay(2, chain, partial(self._move, self._pull, True, then))
+    def _draw(self, worker: Worker) -> float:
+        """Seconds of computing."""
+        secs, cv = self._setup.compute_secs * worker.factor, self._setup.compute_cv
+        return self._random.gammavariate(cv**-2, secs * cv**2) if cv else secs
+
+    def _first_part(self, chain: Chain) -> float:
+        """What is computed before there is a gradient to push."""
+        secs = chain.left * (FORWARD if self._setup.overlap else 1.0)
+        chain.left -= secs
+        return secs
+
+    def _pull_to(self, chain: Chain, then: Callable[[Chain], None], compute_secs: float = 0.0) -> None:
+        self._delay(2, chain, partial(self._move, self._pull, compute_secs, True, then))
 
     def _compute(self, chain: Chain) -> None:
-        setup = self._setup
-        secs = setup.compute_secs * chain.worker.factor
-        if setup.compute_cv:
-            shape = setup.compute_cv**-2
-            secs = self._random.gammavariate(shape, secs / shape)
-        self._events.after(secs, self._noted, chain, self._push_from, COMPUTE)
+        self._events.after(self._first_part(chain), self._noted, chain, self._push_from, COMPUTE)
 
     def _push_from(self, chain: Chain) -> None:
-        self._delay(2, chain, partial(self._move, self._push, False, self._update))
+        self._delay(2, chain, partial(self._move, self._push, chain.left, False, self._update))
 
-    def _move(self, amount: float, is_pull: bool, then: Callable[[Chain], None], chain: Chain) -> None:
+    def _move(
+        self, amount: float, compute_secs: float, is_pull: bool, then: Callable[[Chain], None], chain: Chain
+    ) -> None:
+        """Moves what a step pulls or pushes, and computes for so long beside."""
         setup, worker = self._setup, chain.worker
-        jobs: list[_Use] = [(worker.into if is_pull else worker.out, amount, WORKER_LINK)]
+        jobs: list[_Use] = [
+            (self._time, compute_secs, COMPUTE),
+            (worker.into if is_pull else worker.out, amount, WORKER_LINK),
+        ]
         for ps in self._ps:
             if is_pull or setup.is_colocated:
                 jobs.append((ps.out, amount * ps.share, PS_OUT))

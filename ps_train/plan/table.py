@@ -48,6 +48,7 @@ def _given(row: Outcome) -> str:
         f", lead of {setup.max_lead} at most" if setup.max_lead is not None and not setup.is_sync else ""
     )
     scheme += ", prefetch" if setup.prefetch and not setup.is_sync else ""
+    scheme += ", overlap" if setup.overlap else ""
     scheme += ", colocated" if setup.is_colocated else ""
     if setup.num_slow:
         scheme += f", {counted(setup.num_slow, 'worker')} {setup.slow_factor:g} times as slow"

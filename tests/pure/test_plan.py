@@ -107,6 +107,13 @@ def test_with_prefetch_a_step_is_the_longer_of_two_ways():
     assert rate(prefetch=True, is_sync=True) == rate(is_sync=True)
 
 
+def test_with_overlap_a_third_of_the_arithmetic_is_beside_the_pull_and_the_rest_beside_the_push():
+    assert 1 / rate(overlap=True) == pytest.approx(0.5)
+    assert 1 / rate(overlap=True, pull_bytes=4e6, push_bytes=2e6) == pytest.approx(0.4 + 1 / 3)
+    assert 1 / rate(overlap=True, pull_bytes=4e6, push_bytes=5e6, is_sync=True) == pytest.approx(0.9)
+    assert 1 / rate(overlap=True, prefetch=True, push_bytes=6e6) == pytest.approx(1 / 6 + 0.6)
+
+
 @pytest.mark.parametrize("workers", [1, 7, 100])
 def test_async_that_only_computes_is_linear(workers):
     found = simulate(Setup(0.5, num_workers=workers))
@@ -199,6 +206,7 @@ def test_no_link_carries_more_than_its_rate(seed):
             carry_secs=chance.uniform(0, 0.1),
             is_sync=chance.random() < 0.5,
             prefetch=chance.random() < 0.5,
+            overlap=chance.random() < 0.3,
             is_colocated=chance.random() < 0.3,
             max_lead=chance.choice([None, 2]),
             num_backups=chance.randint(0, 2),

@@ -135,8 +135,9 @@ def test_schemes_by_flags():
         "--num_ps=3",
     )
     assert (made.setup.is_sync, made.setup.num_backups, made.setup.num_slow, made.num_ps) == (True, 2, 2, 3)
-    made = plan(*STEP, "--max_lead=3", "--prefetch", "--slow_factor=4", "--colocate_ps")
+    made = plan(*STEP, "--max_lead=3", "--prefetch", "--slow_factor=4", "--colocate_ps", "--overlap")
     setup = made.setup
+    assert setup.overlap and not plan(*STEP).setup.overlap
     assert (setup.max_lead, setup.prefetch, setup.slow_factor, setup.is_colocated) == (3, True, 4.0, True)
     assert plan(*STEP, "--wire_dtype=int8").setup.pull_bytes == 0.25e6
 
