@@ -28,9 +28,10 @@ from ps_train.plan.simulate import simulate
 from ps_train.resolvers.resolved import size_problems
 
 MOST_WORKERS = 64
+MOST_CV = 10
 LIMIT = 10_000  # of workers and of ps tasks
 _NEEDED = ("compute_ms", "megabytes", "link_mbit")
-_AMOUNTS = ("compute_cv", "megabytes", "update_ms", "latency_ms")
+_AMOUNTS = ("megabytes", "update_ms", "latency_ms")
 _RATES = ("compute_ms", "link_mbit", "ps_link_mbit", "slow_factor")
 
 
@@ -92,11 +93,15 @@ def _problems(values: FlagValues) -> list[str]:
         )
     if values.update == "allreduce":
         found.append("--update=allreduce has no ps to plan for. Expected async or sync.")
-    for name in (*_AMOUNTS, *_RATES):
-        value = values[name].value
-        if value is not None and not (0 <= value < math.inf and (value or name in _AMOUNTS)):
-            least = "0 or more" if name in _AMOUNTS else "above 0"
-            found.append(f"--{name}={value:g} is out of range. Expected a number {least}.")
+    for names, is_right, expected in (
+        (_AMOUNTS, lambda value: 0 <= value < math.inf, "0 or more"),
+        (_RATES, lambda value: 0 < value < math.inf, "above 0"),
+        (("compute_cv",), lambda value: 0 <= value <= MOST_CV, f"from 0 to {MOST_CV}"),
+    ):
+        for name in names:
+            value = values[name].value
+            if value is not None and not is_right(value):
+                found.append(f"--{name}={value:g} is out of range. Expected a number {expected}.")
     if values.ps_link_mbit is not None and cluster_flags(values).colocate_ps:
         found.append(
             "--ps_link_mbit beside --colocate_ps: each host has one link there. Give --link_mbit alone."

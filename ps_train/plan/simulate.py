@@ -76,6 +76,7 @@ class _Job:
         hosts = setup.num_workers
         away = (hosts - 1) / hosts if setup.is_colocated else 1.0  # of the bytes, that travel
         self._pull, self._push = setup.pull_bytes * away, setup.push_bytes * away
+        self._carry = setup.carry_secs * away
         shares = {1 / hosts} if setup.is_colocated else set(setup.ps_shares)
         self._ps = [Ps(self._events, setup, share) for share in sorted(shares)]
         self._workers = [
@@ -99,7 +100,7 @@ class _Job:
         """In async the workers come one after the other, no faster than the fullest can serve them: they do not go in step."""
         setup = self._setup
         both = self._pull + self._push if setup.is_colocated else 0.0
-        each = (both or self._pull, both or self._push, setup.carry_secs + setup.update_secs)
+        each = (both or self._pull, both or self._push, self._carry + setup.update_secs)
         busiest = max(
             ps.share * amount / shared.rate
             for ps in self._ps
@@ -188,8 +189,7 @@ class _Job:
                 jobs.append((ps.out, amount * ps.share, PS_OUT))
             if not is_pull or setup.is_colocated:
                 jobs.append((ps.into, amount * ps.share, PS_IN))
-            if setup.carry_secs:
-                jobs.append((ps.cpu, setup.carry_secs * ps.share / 2, PS_CPU))
+            jobs.append((ps.cpu, self._carry * ps.share / 2, PS_CPU))
         self._do_all(jobs, partial(self._noted, chain, then))
 
     def _update(self, chain: Chain) -> None:

@@ -16,7 +16,7 @@ from ps_train.plan.sizes import ENOUGH
 from ps_train.profile_table import aligned
 from ps_train.wording import as_bytes, counted
 
-HEAD = ("workers", "ps", "steps/s", "speed-up", "efficiency", "bottleneck", "its share", "fullest link")
+HEAD = ("workers", "ps", "steps/s", "speed-up", "efficiency", "bottleneck", "its share", "ps used")
 WORTH = 1.05  # what a change has to give to be named
 NUM_NAMED = 3
 
@@ -87,15 +87,13 @@ def advice(rows: Sequence[Outcome], helps: Sequence[tuple[str, float]], is_enoug
     last = rows[-1]
     setup = last.setup
     share = f"{100 * last.shares[last.bottleneck]:.0f}% of a step"
-    text = f"{counted(setup.num_workers, 'worker')} make {_digits(last.speed_up or 0.0)} times the steps of one; {share}: {last.bottleneck}."
+    verb = "makes" if setup.num_workers == 1 else "make"
+    text = f"{counted(setup.num_workers, 'worker')} {verb} {_digits(last.speed_up or 0.0)} times the steps of one; "
+    text += f"{share}: {last.bottleneck}."
     if not setup.is_colocated:
-        ratio = f"one ps for {setup.num_workers / setup.num_ps:.3g} workers"
-        tasks = counted(setup.num_ps, "ps task")
-        text += (
-            f" {tasks}, {ratio}, give {100 * ENOUGH:.0f}% of what more would."
-            if is_enough
-            else f" It is {ratio}."
-        )
+        ratio = f"one for {_digits(setup.num_workers / setup.num_ps)} workers"
+        enough = f"give {100 * ENOUGH:.0f}% of what more would"
+        text += f" {counted(setup.num_ps, 'ps task')}, {ratio}{f', {enough}' if is_enough else ''}."
     worth = [f"{flag} ({factor:.2f} times the steps)" for flag, factor in helps if factor >= WORTH]
     if worth:
         return f"{text} What would help: {', '.join(worth[:NUM_NAMED])}."

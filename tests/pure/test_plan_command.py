@@ -139,6 +139,9 @@ def test_schemes_by_flags():
     setup = made.setup
     assert setup.overlap and not plan(*STEP).setup.overlap
     assert (setup.max_lead, setup.prefetch, setup.slow_factor, setup.is_colocated) == (3, True, 4.0, True)
+    assert problems(*STEP, "--compute_cv=11") == [
+        "--compute_cv=11 is out of range. Expected a number from 0 to 10."
+    ]
     assert plan(*STEP, "--wire_dtype=int8").setup.pull_bytes == 0.25e6
 
 
@@ -172,7 +175,7 @@ def test_all_problems_at_once():
     )  # fmt: skip
     text = "\n".join(found)
     assert "--link_mbit=0 is out of range. Expected a number above 0." in found
-    assert "--compute_cv=-1 is out of range. Expected a number 0 or more." in found
+    assert "--compute_cv=-1 is out of range. Expected a number from 0 to 10." in found
     assert "--slow_factor=inf is out of range. Expected a number above 0." in found
     assert "--slow_workers=65 is out of range. Expected a number from 0 to the 64 workers." in found
     assert "--num_ps=10001 is more than can be simulated. Expected 10000 at most." in found
@@ -203,7 +206,7 @@ def test_the_table(capsys):
     assert (
         "link" in rows[-1]
         and advice.startswith("16 workers make 7.")
-        and "It is one ps for 16 workers." in advice
+        and "1 ps task, one for 16 workers." in advice
     )
     assert "--num_ps=2 (" in advice and "--wire_dtype=int8" in advice
 
@@ -220,6 +223,6 @@ def test_json(capsys):
 def test_advice_where_nothing_helps():
     row = sizes.with_speed_up(simulate(Setup(0.5, num_workers=8)), {})
     assert table.advice([row], [("--prefetch", 1.01)]) == (
-        "8 workers make 8 times the steps of one; 100% of a step: worker's arithmetic. It is one ps for 8 workers. "
+        "8 workers make 8 times the steps of one; 100% of a step: worker's arithmetic. 1 ps task, one for 8 workers. "
         "No single flag would give 5% more."
     )
