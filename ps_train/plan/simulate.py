@@ -47,10 +47,9 @@ from ps_train.plan.sharing import Alone, Events, Shared
 
 WARM_STEPS = 3  # of each worker, that do not count
 MIN_STEPS = 5  # of each worker, that do
-FORWARD = (
-    1 / 3
-)  # of the arithmetic; for each layer the way back has two products of matrices, the way forth one
 ALL_STEPS = 1500  # that count, at least
+# Of the arithmetic: for each layer the way back has two products of matrices, the way forth one.
+FORWARD = 1 / 3
 
 _Use = tuple[Shared | Alone, float, str]  # so much of it, and its name
 

@@ -43,7 +43,9 @@ def lines(
 def _given(row: Outcome) -> str:
     setup = row.setup
     scheme = "sync" if setup.is_sync else "async"
-    scheme += f" with {counted(setup.num_backups, 'backup worker')}" if setup.num_backups else ""
+    scheme += (
+        f" with {counted(setup.num_backups, 'backup worker')}" if setup.is_sync and setup.num_backups else ""
+    )
     scheme += (
         f", lead of {setup.max_lead} at most" if setup.max_lead is not None and not setup.is_sync else ""
     )
