@@ -4,6 +4,7 @@ import time
 from typing import Any, NamedTuple
 
 from ps_train.compat import tf, tf1
+from ps_train.curve import Curve
 from ps_train.errors import ModelError
 from ps_train.explain import cause
 from ps_train.hooked_steps import HookedSteps, feeds_refused
@@ -59,6 +60,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._common_end = common_end
         self._asked = ""
         self._loss: Any = None  # of the last step
+        self._curve = Curve()
+        report.curve = self._curve.points
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
         self._has_ended = False
         self.unfinished_examples = 0  # in the batches so far of a step of several
@@ -118,6 +121,7 @@ class StepHook(tf1.train.SessionRunHook):
         report.local_steps += 1
         self._skipped_in_a_row = 0
         self._loss = values.get("loss")
+        self._curve.note(self._loss)
         granted = int(values.get("granted", 0))
         report.dropped_gradients += granted < 0
         if self._staleness is not None and granted >= 0:
@@ -271,6 +275,7 @@ class StepHook(tf1.train.SessionRunHook):
     def _note_loss(self):
         if self._loss is not None:
             self._report.loss = float(self._loss)
+            self._curve.mark(self._report.train_secs, self.step)
 
     def _post(self, step, now):
         report = self._report

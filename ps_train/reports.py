@@ -36,6 +36,7 @@ class Report:
     restored_from: str | None = None
     checkpoint: str | None = None
     loss: float | None = None
+    curve: list[list[float]] | None = None
     metrics: dict | None = None
     started: float = field(default_factory=time.time)
     train_secs: float = 0.0
@@ -94,6 +95,8 @@ class Report:
 def _finite(value):
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
