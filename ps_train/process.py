@@ -134,7 +134,7 @@ class TaskProcess:
 
 def start(
     name: str, run: Callable[[], int] | None, args: Sequence[str], log_path: str,
-    is_held: bool = False, linger_secs: float = 0.0,
+    is_held: bool = False, linger_secs: float = 0.0, pass_fds: Sequence[int] = (),
 ) -> TaskProcess:  # fmt: skip
     """Starts a task.
 
@@ -145,13 +145,14 @@ def start(
       log_path: file for its output; appended to.
       is_held: it does nothing before `release`.
       linger_secs: how long it may outlive this process, so that others can end in order first.
+      pass_fds: files that a spawned one holds open, too; a forked one holds all.
 
     Raises:
       OSError: the log file cannot be opened.
     """
     if run is not None and can_fork():
         return _ForkedTask(name, run, log_path, is_held, linger_secs)
-    return _SpawnedTask(name, args, log_path, is_held, linger_secs)
+    return _SpawnedTask(name, args, log_path, is_held, linger_secs, pass_fds)
 
 
 class _ForkedTask(TaskProcess):
@@ -189,8 +190,12 @@ class _ForkedTask(TaskProcess):
 
 
 class _SpawnedTask(TaskProcess):
-    def __init__(self, name: str, args: Sequence[str], log_path: str, is_held: bool, linger_secs: float):
+    def __init__(
+        self, name: str, args: Sequence[str], log_path: str, is_held: bool, linger_secs: float,
+        pass_fds: Sequence[int],
+    ):  # fmt: skip
         super().__init__(name, log_path)
+        self._pass_fds = pass_fds
         self._argv = [sys.executable, "-m", "ps_train.process", str(os.getpid()), str(linger_secs), *args]
         self._popen: subprocess.Popen[bytes] | None = None
         if not is_held:
@@ -199,8 +204,9 @@ class _SpawnedTask(TaskProcess):
     def release(self) -> None:
         with open(self.log_path, "ab", buffering=0) as log_file:
             self._popen = subprocess.Popen(
-                self._argv, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
-            )
+                self._argv, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True,
+                pass_fds=self._pass_fds,
+            )  # fmt: skip
         self.pid = self._popen.pid
 
     def _reap(self) -> int | None:

@@ -94,7 +94,7 @@ def check_processors(num_tasks: int, cores: int, root: Root = _ROOT) -> Finding:
 
 def check_memory(num_tasks: int, root: Root = _ROOT) -> Finding:
     """What is free for the tasks on this host, by the kernel and by the cgroup's limit."""
-    free, where = _available_bytes(root), "the machine"
+    free, where = available_bytes(root), "the machine"
     left = cgroup_bytes_left(root)
     if left < free:
         free, where = left, "the cgroup's limit"
@@ -236,7 +236,8 @@ def _cgroups(root: Root, controller: str) -> Iterator[Root]:
             yield from (one for one in (own, *own.parents) if one == base or base in one.parents)
 
 
-def _available_bytes(root: Root) -> float:
+def available_bytes(root: Root) -> float:
+    """Memory that the kernel could give out now; infinite where it does not tell."""
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
