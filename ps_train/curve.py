@@ -22,7 +22,7 @@ class _Stretch(NamedTuple):
     secs: float
     step: int
     total: float
-    count: int
+    number: int
 
 
 class Curve:
@@ -55,7 +55,7 @@ class Curve:
         if len(self._stretches) >= MAX_POINTS:
             pairs = zip(self._stretches[::2], self._stretches[1::2], strict=True)
             self._stretches = [
-                _Stretch(last.secs, last.step, first.total + last.total, first.count + last.count)
+                _Stretch(last.secs, last.step, first.total + last.total, first.number + last.number)
                 for first, last in pairs
             ]
             self.points[:] = map(_point, self._stretches)
@@ -65,4 +65,4 @@ class Curve:
 
 
 def _point(one: _Stretch) -> list[float]:
-    return [round(one.secs, 3), one.step, float(f"{one.total / one.count:.6g}")]
+    return [round(one.secs, 3), one.step, float(f"{one.total / one.number:.6g}")]

@@ -167,6 +167,11 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("term", list, None, "the same with SIGTERM"),
         FlagSpec("stop", list, None, "TASK@STEP:SECSs: SIGSTOP, and so much later SIGCONT"),
     ),
+    "Experiments, with the command experiment; --grid may be given several times": (
+        FlagSpec("grid", list, None, "flag=value,value flag=value,value: the points are all combinations"),
+        FlagSpec("seeds", int, None, "runs of each point, with --seed and those after it [3, from 1]"),
+        FlagSpec("out", str, None, "directory of runs, tables, plots and report.html; a second call goes on"),
+    ),
     "Bounds of every wait, in seconds": (
         _field("startup_timeout_secs", float, "for the other tasks to come up"),
         _field("peer_timeout_secs", float, "for a peer that is gone to come back"),
@@ -223,6 +228,7 @@ OF_SOME_COMMANDS = {
     "kill": ("chaos",),
     "term": ("chaos",),
     "stop": ("chaos",),
+    **dict.fromkeys(("grid", "seeds", "out"), ("experiment",)),
     "bench_secs": ("bench",),
     "json": ("status", "bench", "doctor", "plan"),
     **dict.fromkeys(

@@ -101,19 +101,23 @@ def _finite(value):
 
 
 def write_json(path, content):
-    """Writes a file whole or not at all, making its directory; raises OSError.
+    """Writes a file as `write_text` does.
 
     Args:
       path: of the file.
       content: what JSON can hold; NaN is refused.
     """
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path, text):
+    """Writes a file whole or not at all, making its directory; raises OSError."""
     directory = os.path.dirname(os.path.abspath(path))
     draft = os.path.join(directory, f".report-{uuid.uuid4().hex}")
     os.makedirs(directory, exist_ok=True)
     try:
         with open(draft, "x", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, allow_nan=False)
-            file.write("\n")
+            file.write(text)
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):

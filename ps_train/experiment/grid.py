@@ -50,7 +50,9 @@ class Point(NamedTuple):
         text = ",".join(f"{name}={value}" for name, value in self.settings) or "run"
         plain = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", text)[:MAX_NAME]
         is_plain = plain == text and "," not in "".join(value for _, value in self.settings)
-        return plain if is_plain else f"{plain}-{hashlib.sha256(repr(self.settings).encode()).hexdigest()[:6]}"
+        return (
+            plain if is_plain else f"{plain}-{hashlib.sha256(repr(self.settings).encode()).hexdigest()[:6]}"
+        )
 
     def value(self, axis: str) -> str | None:
         """Of one flag; None if this point does not set it."""
@@ -70,9 +72,15 @@ class Point(NamedTuple):
         if not keys:
             return flags
         whole = self.value("model_params")
-        params = dict(item.split("=", 1) for item in (model_params if whole is None else whole).split(",") if "=" in item)
+        params = dict(
+            item.split("=", 1)
+            for item in (model_params if whole is None else whole).split(",")
+            if "=" in item
+        )
         joined = ",".join(f"{key}={value}" for key, value in {**params, **keys}.items())
-        return [flag for flag in flags if not flag.startswith("--model_params=")] + [f"--model_params={joined}"]
+        return [flag for flag in flags if not flag.startswith("--model_params=")] + [
+            f"--model_params={joined}"
+        ]
 
 
 def make_points(texts: Sequence[str]) -> list[Point]:

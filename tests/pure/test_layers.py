@@ -24,7 +24,7 @@ LAYERS = (
     "pieces",
     "work bring_up stall_watch status ending vacant warm_up common_end tethered line_logs job_end",
     "graph session launcher supervisor profiler tuning",
-    "worker ps joined evaluator bench",
+    "worker ps joined evaluator bench experiment",
     "startup chaos",
     "runner library",
     "flags",
@@ -92,6 +92,9 @@ def test_the_launcher_side_does_not_import_tensorflow():
         "manifest",
         "bench",
         "commands.launch",
+        "commands.experiment",
+        "experiment.job",
+        "experiment.plots",
         "supervisor",
     )
     there = [

@@ -1,0 +1,137 @@
+"""`ps_train experiment`: local clusters on a grid of settings, several seeds each, and a report of what they show.
+
+| the flags name | then |
+|---|---|
+| a model and its settings, as for `train` | these hold for every point |
+| --grid | the points: `flag=value,value` for each axis |
+| --seed, --seeds | the first seed (1), and how many follow on it, itself included (3) |
+| --out | everything is written there; what is done there already is not run again |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import NamedTuple
+
+from absl.flags import FlagValues
+
+from ps_train import flags, paths
+from ps_train.commands import train
+from ps_train.config import TrainConfig
+from ps_train.errors import UsageError
+from ps_train.experiment.grid import PARAM, Point, axes_of, make_points
+from ps_train.experiment.runs import Run
+from ps_train.local_config import fill_in
+from ps_train.params import format_model_params
+from ps_train.wording import counted, did_you_mean, shown
+
+NUM_SEEDS = 3
+FIRST_SEED = 1
+_OF_A_RUN = ("train_dir", "report_file", "log_dir")
+_AXES = {field.name for field in dataclasses.fields(TrainConfig)} - {*_OF_A_RUN, "seed"} | {
+    "num_ps",
+    "num_workers",
+}
+
+
+class Plan(NamedTuple):
+    """Where to write, the points, and all runs in order."""
+
+    out: str
+    points: list[Point]
+    runs: list[Run]
+
+
+def run(values: FlagValues) -> int:
+    """Runs what is not done yet; gives the exit status."""
+    plan = make_plan(values)
+    from ps_train.experiment import job
+
+    return job.run_experiment(*plan)
+
+
+def make_plan(values: FlagValues) -> Plan:
+    """Reads all flags; raises `UsageError` with everything that is wrong with them at any point."""
+    problems = _problems_of_the_whole(values)
+    base = train.collect(lambda: flags.config_from_flags(values), problems) or TrainConfig()
+    points = train.collect(lambda: make_points(values.grid or []), problems) or []
+    problems += [
+        f"--grid has the axis {shown(axis)}, which is no setting of a run. {did_you_mean(axis, _AXES)}Expected a flag of "
+        "train but --seed and the places of files, such as update or num_workers, or model_params.KEY."
+        for axis in axes_of(points)
+        if axis not in _AXES and not axis.startswith(PARAM)
+    ]
+    if problems:
+        raise UsageError.from_problems(problems)
+    first = FIRST_SEED if base.seed is None else base.seed
+    seeds = range(first, first + _num_seeds(values))
+    plans = {point: _plan_point(point, base, values, seeds[-1]) for point in points}
+    problems = _joined({point: found for point, (_, found) in plans.items()})
+    if problems:
+        raise UsageError.from_problems(problems)
+    runs = [_placed(plans[point][0], seed, values.out) for seed in seeds for point in points]
+    return Plan(values.out, points, runs)
+
+
+def _problems_of_the_whole(values: FlagValues) -> list[str]:
+    """Of the flags that are no settings of a run."""
+    found = [
+        f"--{name}={values[name].value} is each run's own with the command experiment, below --out. Leave it out."
+        for name in _OF_A_RUN
+        if values[name].value
+    ]
+    if _num_seeds(values) < 1:
+        found.append(f"--seeds={values.seeds} is out of range. Expected a whole number from 1.")
+    if not values.out:
+        return [
+            *found,
+            "The command experiment needs a directory for its results, and none is given. Add --out=DIR.",
+        ]
+    config = TrainConfig(train_dir=values.out)
+    wrong = config.problems() + paths.problems(config, is_local=True)
+    return found + [problem.replace("--train_dir", "--out") for problem in wrong]
+
+
+def _num_seeds(values: FlagValues) -> int:
+    return NUM_SEEDS if values.seeds is None else values.seeds
+
+
+def _plan_point(point: Point, base: TrainConfig, values: FlagValues, seed: int) -> tuple[Run, list[str]]:
+    """A run of a point, and what is wrong with it; `seed` is the largest."""
+    given = [*flags.cluster_flags(values).names_given, "num_ps", "num_workers", "port_base"]
+    args = [*dataclasses.replace(base, seed=seed).as_flags()]
+    args += [f"--{name}={values[name].value}" for name in given if not values[name].using_default_value]
+    problems: list[str] = []
+    try:
+        parsed, _ = flags.parse([*args, *point.as_flags(format_model_params(base.model_params))])
+    except UsageError as error:
+        return Run(point, base, 1, 1), str(error).splitlines()
+    config = train.local_config(parsed, "experiment", problems, is_saving=False)
+    config = dataclasses.replace(config, train_steps=fill_in(config).train_steps)
+    if config.train_steps is None:
+        problems.append(
+            "The command experiment compares runs of the same target, but no --train_steps is given. Add it."
+        )
+    config = dataclasses.replace(config, evaluate=config.evaluate is not False)
+    return Run(point, config, parsed.num_ps, parsed.num_workers), problems
+
+
+def _joined(problems: dict[Point, list[str]]) -> list[str]:
+    """Each problem once, with the first point that has it, unless all have."""
+    found = []
+    for line in dict.fromkeys(line for lines in problems.values() for line in lines):
+        where = [point for point, lines in problems.items() if line in lines]
+        more = f" and {counted(len(where) - 1, 'more point')}" if len(where) > 1 else ""
+        found.append(line if len(where) == len(problems) else f"At {where[0].text}{more}: {line}")
+    return found
+
+
+def _placed(run: Run, seed: int, out: str) -> Run:
+    """A run with its seed, in its folder."""
+    folder = os.path.join(out, "runs", f"{run.point.name}-{seed}")
+    config = dataclasses.replace(
+        run.config, seed=seed, train_dir=folder, log_dir=os.path.join(folder, "logs"),
+        report_file=os.path.join(folder, "report.json"),
+    )  # fmt: skip
+    return run._replace(config=config)

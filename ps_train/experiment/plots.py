@@ -1,0 +1,179 @@
+"""Pictures of an experiment, by matplotlib, as PNG and SVG; without it there are none, and a line says how to get them.
+
+for title, name in draw_all("runs/e/plots", records, points):
+    ...                                     # runs/e/plots/NAME.png and NAME.svg are there
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ps_train.experiment.grid import Point
+from ps_train.experiment.results import DONE, Record
+from ps_train.experiment.table import RATE, Measure, Spread, measures_of, of_point, speed_ups
+
+MISSING = (
+    "No plots: matplotlib is not installed. Install it: pip install matplotlib, or in ps_train's checkout "
+    "pip install '.[plots]'. The same command draws them then, and runs nothing again."
+)
+_SIZE, _DPI = (8.0, 4.6), 110
+_X_OF_CURVES = {
+    "steps": (1, "global step"),
+    "seconds": (0, "seconds of training"),
+    "examples": (2, "examples of all workers"),
+}
+_MAX_LEGEND = 16
+
+
+def draw_all(folder: str, records: Sequence[Record], points: Sequence[Point]) -> list[tuple[str, str]]:
+    """Draws what there is data for; (title, name of the files) of each.
+
+    Raises:
+      ImportError: matplotlib is not installed.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    os.makedirs(folder, exist_ok=True)
+    done = [record for record in records if record["outcome"] == DONE]
+    drawn = []
+    with matplotlib.rc_context({"svg.hashsalt": "ps_train", "axes.grid": True, "grid.alpha": 0.3}):
+        for title, name, draw in _pictures(done, points):
+            figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+            axes = figure.add_subplot()
+            axes.set_title(title)
+            draw(axes)
+            figure.savefig(os.path.join(folder, f"{name}.png"))
+            figure.savefig(os.path.join(folder, f"{name}.svg"), metadata={"Date": None})
+            drawn.append((title, name))
+    return drawn
+
+
+def _pictures(
+    done: Sequence[Record], points: Sequence[Point]
+) -> Iterator[tuple[str, str, Callable[[Any], None]]]:
+    """(title, name, what draws it into axes) of each picture that there is data for."""
+    if any(len(record["curve"]) > 1 for record in done):
+        for name, (column, label) in _X_OF_CURVES.items():
+            yield f"Loss by {name}", f"loss_by_{name}", _curves(done, points, column, label)
+    if speed_ups(done, points):
+        yield "Throughput by workers", "throughput", _throughput(done, points)
+        yield "Speed-up by workers", "speed_up", _speed_up(done, points)
+    for measure in measures_of(done):
+        if measure.is_metric:
+            name = re.sub(r"\W", "_", measure.name)
+            yield f"{measure.title} at the end".capitalize(), f"held_out_{name}", _dots(done, points, measure)
+    yield "Examples a second", "examples_per_sec", _dots(done, points, Measure(RATE, "examples/s"))
+    if any(len(record["staleness_counts"]) > 1 for record in done):
+        yield "Staleness of gradients", "staleness", _staleness(done, points)
+
+
+def _colour(number: int, count: int) -> Any:
+    import matplotlib
+
+    name = "tab10" if count <= 10 else "turbo"
+    return matplotlib.colormaps[name](number if count <= 10 else number / (count - 1))
+
+
+def _curves(
+    done: Sequence[Record], points: Sequence[Point], column: int, label: str
+) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        for number, point in enumerate(points):
+            for seed, record in enumerate(of_point(done, point)):
+                pairs = [
+                    (row[column], row[3]) for row in record["curve"] if None not in (row[column], row[3])
+                ]
+                if pairs:
+                    axes.plot(
+                        *zip(*pairs, strict=True), color=_colour(number, len(points)), alpha=0.75, linewidth=1.2,
+                        marker="." if len(pairs) < 30 else None, label=None if seed else point.text,
+                    )  # fmt: skip
+        axes.set_xlabel(label)
+        axes.set_ylabel("loss of the chief, mean between two points")
+        _legend(axes)
+
+    return draw
+
+
+def _throughput(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        lines = speed_ups(done, points)
+        for number, line in enumerate(lines):
+            colour = _colour(number, len(lines))
+            means = [rate.mean for rate in line.rates.values()]
+            axes.plot(list(line.rates), means, color=colour, label=line.label or "all points")
+            for count, rate in line.rates.items():
+                axes.plot([count] * len(rate.values), rate.values, "o", color=colour, alpha=0.5)
+        axes.set_ylabel("examples/s, each seed a dot")
+        axes.set_ylim(bottom=0)
+        _by_workers(axes, lines)
+
+    return draw
+
+
+def _speed_up(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        lines = speed_ups(done, points)
+        for number, line in enumerate(lines):
+            factors = line.factors()
+            axes.plot(
+                list(factors), list(factors.values()), "o-", color=_colour(number, len(lines)),
+                label=line.label or "all points",
+            )  # fmt: skip
+        most = max(max(line.rates) for line in lines)
+        axes.plot([0, most], [0, most], "k--", linewidth=1, label="ideal")
+        axes.set_ylabel("examples/s over those of the fewest workers")
+        _by_workers(axes, lines)
+
+    return draw
+
+
+def _by_workers(axes: Any, lines: Sequence[Any]) -> None:
+    axes.set_xticks(sorted({count for line in lines for count in line.rates}))
+    axes.set_xlabel("workers")
+    _legend(axes)
+
+
+def _dots(done: Sequence[Record], points: Sequence[Point], measure: Measure) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        for number, point in enumerate(points):
+            values = Spread.of(measure, of_point(done, point)).values
+            colour = _colour(number, len(points))
+            axes.plot(values, [number] * len(values), "o", color=colour, alpha=0.7)
+            if len(values) > 1:
+                axes.plot([min(values), max(values)], [number] * 2, color=colour, linewidth=1)
+        axes.set_yticks(range(len(points)), [point.text for point in points])
+        axes.invert_yaxis()
+        axes.margins(y=0.15)
+        axes.set_xlabel(f"{measure.title}, each seed a dot")
+
+    return draw
+
+
+def _staleness(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        for number, point in enumerate(points):
+            counts: dict[int, int] = {}
+            for record in of_point(done, point):
+                for value, count in record["staleness_counts"].items():
+                    counts[int(value)] = counts.get(int(value), 0) + count
+            if counts:
+                total, values = sum(counts.values()), sorted(counts)
+                shares = [counts[value] / total for value in values]
+                axes.plot(values, shares, "o-", color=_colour(number, len(points)), label=point.text)
+        axes.set_xlabel("updates between the pull of a gradient's variables and its own")
+        axes.set_ylabel("share of the gradients of all seeds")
+        axes.set_ylim(bottom=0)
+        _legend(axes)
+
+    return draw
+
+
+def _legend(axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        axes.legend(handles[:_MAX_LEGEND], labels[:_MAX_LEGEND], fontsize="small")

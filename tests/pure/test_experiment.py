@@ -1,0 +1,377 @@
+"""The command experiment up to its runs, and the runs themselves with processes that only pretend: what is run, told, recorded."""
+
+import json
+import os
+import pathlib
+import signal
+
+import pytest
+
+from ps_train import flags
+from ps_train.commands import experiment as command
+from ps_train.errors import UsageError
+from ps_train.experiment import machine, results
+from ps_train.experiment.run import Experiment, describe, locked
+from ps_train.experiment.runs import conflicts
+from ps_train.params import Params
+
+
+def plan(*args):
+    return command.make_plan(flags.parse(["experiment", *args])[0])
+
+
+def problems(*args):
+    with pytest.raises(UsageError) as caught:
+        plan(*args)
+    return str(caught.value).splitlines()
+
+
+# The plan.
+
+
+def test_seeds_are_outermost_and_each_run_has_a_place_of_its_own(tmp_path):
+    found = plan(
+        f"--out={tmp_path}", "--grid=update=async,sync", "--seeds=2", "--batch_size=8", "--num_workers=3"
+    )
+    assert [run.text for run in found.runs] == [
+        "update=async seed=1", "update=sync seed=1", "update=async seed=2", "update=sync seed=2",
+    ]  # fmt: skip
+    run = found.runs[3]
+    assert run.folder == str(tmp_path / "runs" / "update=sync-2") and run.name == "update=sync-2"
+    assert run.args == [
+        "train", "--cluster_resolver=flags", "--num_ps=1", "--num_workers=3", "--batch_size=8", "--train_steps=1000",
+        "--update=sync", f"--train_dir={run.folder}", "--seed=2", f"--report_file={run.folder}/report.json",
+        f"--log_dir={run.folder}/logs", "--evaluate=true",
+    ]  # fmt: skip
+    assert flags.config_from_flags(flags.parse(run.args)[0]) == run.config
+    assert run.args_elsewhere == [arg for arg in run.args if str(tmp_path) not in arg]
+
+
+def test_an_axis_wins_over_the_command_line_and_three_seeds_follow_the_first(tmp_path):
+    found = plan(
+        f"--out={tmp_path}", "--grid=num_workers=1,2 model_params.hidden=16", "--num_workers=4", "--seed=7",
+        "--model_params=learning_rate=0.1,hidden=3", "--noevaluate",
+    )  # fmt: skip
+    assert [run.config.seed for run in found.runs] == [7, 7, 8, 8, 9, 9]
+    assert [run.num_workers for run in found.runs[:2]] == [1, 2]
+    assert found.runs[0].config.model_params == Params(learning_rate=0.1, hidden=16)
+    assert found.runs[0].config.evaluate is False
+
+
+def test_contradictions_of_all_points_are_told_before_anything_starts(tmp_path):
+    out = f"--out={tmp_path / 'out'}"
+    assert problems(
+        out, "--grid=update=async,sync num_workers=1,2 replicas_to_aggregate=2", "--batch_size=0"
+    ) == [
+        "--batch_size=0 is out of range. Expected a whole number from 1.",
+        "At update=async num_workers=1 replicas_to_aggregate=2 and 1 more point: --replicas_to_aggregate=2 has no meaning in async, "
+        "where each gradient is applied by itself. Add --update=sync or leave it out.",
+        "At update=sync num_workers=1 replicas_to_aggregate=2: --replicas_to_aggregate=2 is more than the 1 worker: an update would "
+        "wait for gradients that no worker computes. Expected 1 to 1.",
+    ]
+    assert problems(out, "--grid=num_workers=1,x") == [
+        "At num_workers=x: --num_workers=x is not a whole number. Expected digits."
+    ]
+    assert problems(out, "--grid=colocate_ps=true,false", "--num_ps=2") == [
+        "At colocate_ps=true: --num_ps=2 beside --colocate_ps or --update=allreduce: there the workers hold the variables. Leave "
+        "out one of the two."
+    ]
+    assert problems(out, "--model=tests/cluster/models/line.py") == [
+        "The command experiment compares runs of the same target, but no --train_steps is given. Add it."
+    ]
+    assert os.listdir(tmp_path) == []
+
+
+def test_flags_that_are_no_settings_of_a_run(tmp_path):
+    expected = "Expected a flag of train but --seed and the places of files, such as update or num_workers, or model_params.KEY."
+    assert problems("--grid=seed=1 num_workerz=2 hosts=a", "--train_dir=x", "--seeds=0") == [
+        "--train_dir=x is each run's own with the command experiment, below --out. Leave it out.",
+        "--seeds=0 is out of range. Expected a whole number from 1.",
+        "The command experiment needs a directory for its results, and none is given. Add --out=DIR.",
+        f"--grid has the axis 'seed', which is no setting of a run. {expected}",
+        f"--grid has the axis 'num_workerz', which is no setting of a run. Did you mean num_workers? {expected}",
+        f"--grid has the axis 'hosts', which is no setting of a run. {expected}",
+    ]
+    assert problems(f"--out={tmp_path / 'a[1]'}") == [
+        f"--out={tmp_path}/a[1] has [ ] in its name: TensorFlow would save there and not restore from it. Expected a name without "
+        "[ ] * ? and backslash."
+    ]
+    assert problems(f"--out={tmp_path}", "--job_name=ps", "--task_index=0") == [
+        "The command experiment starts a local cluster. Leave out --job_name, --task_index and the lists of hosts."
+    ]
+    with pytest.raises(UsageError, match="--grid is a flag of the command experiment. "):
+        flags.parse(["--grid=a=1"])
+
+
+# The runs.
+
+
+class Pretended:
+    """A run's process: it looks `secs` times, writes the chief's report, and ends with `status`."""
+
+    def __init__(self, run, status=0, looks=1, ended_by=None, loss=0.5):
+        self.run, self._status, self._looks, self.ended_by, self._loss = run, status, looks, ended_by, loss
+        self.status, self.sent, self.is_killed = None, [], False
+        self.log_path = os.path.join(run.folder, "output.txt")
+
+    def poll(self):
+        self._looks -= 1
+        if self._looks < 0 and self.status is None:
+            self._report()
+            self.status = 128 + self.sent[0] if self.sent else self._status
+        return self.status
+
+    def _report(self):
+        report = {"global_step": 20, "examples": 320, "train_secs": 2.0, "loss": self._loss, "cpu_secs": 1.5}
+        with open(self.run.config.report_file, "w") as file:
+            json.dump(report, file)
+
+    def send(self, number):
+        self.sent.append(number)
+
+    def kill(self):
+        self.is_killed = True
+
+    def last_line(self):
+        return "the last line"
+
+
+class Inbox:
+    """Signals that come at the given looks."""
+
+    def __init__(self, at=()):
+        self._at, self._looks = dict(at), 0
+
+    def wait(self, _):
+        self._looks += 1
+        number = self._at.get(self._looks)
+        return [number] if number else []
+
+
+class Said:
+    def __init__(self):
+        self.lines = []
+
+    say = complain = lambda self, text: self.lines.append(text)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return plan(
+        f"--out={tmp_path}", "--grid=update=async,sync", "--seeds=2", "--num_workers=1", "--num_ps=1"
+    ).runs
+
+
+@pytest.fixture
+def go(runs):
+    """Runs with pretended processes: (outcome, what was said, the names of what was started)."""
+
+    def run(inbox=None, make=Pretended):
+        said, started = Said(), []
+
+        def start(one):
+            started.append(one.name)
+            return make(one)
+
+        outcome = Experiment(runs, start, said).run(inbox or Inbox())
+        return outcome, said.lines, started
+
+    return run
+
+
+def test_all_runs_and_then_none(go, runs):
+    outcome, said, started = go()
+    assert started == [run.name for run in runs] and outcome.signal is None
+    assert said[0] == "run 1 of 4: update=async seed=1"
+    assert said[1].startswith("run 1 of 4: done in 0.0 s, step 20, 10.0 steps/s, 160.0 examples/s, loss 0.5")
+    assert [record["outcome"] for record in outcome.records] == ["done"] * 4
+    assert json.loads((results_file(runs[0])).read_text()) == outcome.records[0]
+
+    again, said, started = go()
+    assert started == [] and again.records == outcome.records
+    assert said[3] == "run 4 of 4: update=sync seed=2: done before"
+
+
+def results_file(run):
+    return pathlib.Path(run.folder, results.RECORD_FILE)
+
+
+def test_a_run_that_fails_is_recorded_and_the_others_go_on(go, runs):
+    def make(run):
+        if run is not runs[1]:
+            return Pretended(run)
+        with open(os.path.join(run.folder, "output.txt"), "w") as file:
+            file.write(
+                "ps_train: worker:0 warning: x\nps_train: worker:0 failed (status 1): no loss\nps_train: Its log: y\n"
+            )
+        return Pretended(run, status=1)
+
+    outcome, said, started = go(make=make)
+    assert [record["outcome"] for record in outcome.records] == ["done", "failed", "done", "done"]
+    assert said[3] == "run 2 of 4: failed (status 1): worker:0 failed (status 1): no loss"
+    outcome, _, started = go()
+    assert started == [runs[1].name] and {record["outcome"] for record in outcome.records} == {"done"}
+
+
+def test_a_run_that_was_killed_says_so(go):
+    outcome, said, _ = go(make=lambda run: Pretended(run, status=137, ended_by=signal.SIGKILL))
+    assert said[1].endswith("ended by SIGKILL, which may be the system's, for want of memory")
+    assert outcome.records[0]["exit_status"] == 137
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_a_signal_ends_the_run_and_leaves_no_result(go, runs, at):
+    made = []
+
+    def make(run):
+        made.append(Pretended(run, looks=3))
+        return made[-1]
+
+    # Of each run, the first look is before its start.
+    outcome, said, _ = go(Inbox({at: signal.SIGINT}), make)
+    assert (outcome.signal, outcome.records) == (signal.SIGINT, [])
+    assert made[0].sent == [signal.SIGINT] and len(made) == 1
+    assert said[-1] == "run 1 of 4: stopped by SIGINT; it has no result"
+    assert results.read_record(runs[0].folder)["outcome"] == "running"
+    outcome, _, started = go()
+    assert len(started) == 4 and len(outcome.records) == 4
+
+
+def test_a_signal_that_comes_too_late_for_the_run_keeps_its_result(go):
+    outcome, said, started = go(Inbox({2: signal.SIGTERM}), lambda run: Ended(run, looks=1))
+    assert (outcome.signal, len(outcome.records), len(started)) == (signal.SIGTERM, 1, 1)
+    assert said[-1].startswith("run 1 of 4: done")
+
+
+class Ended(Pretended):
+    def send(self, number):
+        """It has reached its end already."""
+
+
+def test_what_is_half_done_is_removed(go, runs):
+    folder = results_file(runs[0]).parent
+    folder.mkdir(parents=True)
+    results_file(runs[0]).write_text('{"outcome": "running", "digest": "x"}')
+    (folder / "model.ckpt-7.index").write_text("")
+    assert conflicts(runs) == []
+    go()
+    assert not (folder / "model.ckpt-7.index").exists()
+    assert sorted(path.name for path in folder.parent.iterdir()) == sorted(run.name for run in runs)
+
+
+def test_other_settings_under_the_same_name_are_refused(go, tmp_path, monkeypatch):
+    go()
+    again = plan(f"--out={tmp_path}", "--grid=update=async,sync", "--num_workers=1", "--batch_size=5").runs
+    found = conflicts(again)
+    assert len(found) == 4, "the third seed is new"
+    assert found[0] == (
+        f"{tmp_path}/runs/update=async-1 has the result of other settings: nothing where there is now --batch_size=5. Choose "
+        "another --out, or remove that folder to run it again."
+    )
+
+
+def test_a_model_that_was_edited_is_another_one(tmp_path):
+    model = tmp_path / "mine.py"
+    model.write_text("one")
+    args = (f"--out={tmp_path / 'o'}", f"--model={model}", "--train_steps=2", "--seeds=1")
+    (run,) = plan(*args).runs
+    Experiment([run], Pretended, Said()).run(Inbox())
+    assert conflicts([run]) == []
+    model.write_text("two")
+    assert "has the result of another text of the model's file. " in conflicts([run])[0]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(runs, tmp_path):
+    folder = tmp_path / "runs" / runs[0].name
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("")
+    assert conflicts(runs) == [
+        f"{folder} is there, and not of an experiment. Choose another --out, or remove it."
+    ]
+
+
+def test_the_lock_keeps_others_out(tmp_path):
+    said = []
+    with locked(str(tmp_path), 1.0, said.append):
+        with pytest.raises(UsageError, match="is in use: processes of another experiment run there"):
+            with locked(str(tmp_path), 0.1, said.append):
+                pass
+    assert said == [f"waiting up to 0 s for what still runs in {tmp_path}"]
+    with locked(str(tmp_path), 0.0, said.append):
+        pass
+
+
+# What the reports say together.
+
+
+def write_reports(run, **reports):
+    os.makedirs(run.folder, exist_ok=True)
+    for task, content in reports.items():
+        name = "report.json" if task == "worker0" else f"report.{task}.json"
+        with open(os.path.join(run.folder, name), "w") as file:
+            json.dump(content, file)
+
+
+@pytest.fixture
+def two_workers(tmp_path):
+    return plan(f"--out={tmp_path}", "--seeds=1").runs[0]
+
+
+def test_the_reports_of_all_tasks_make_one_record(two_workers):
+    write_reports(
+        two_workers,
+        worker0={
+            "global_step": 40, "examples": 640, "train_secs": 4.0, "loss": 0.25, "cpu_secs": 2.0, "dropped_gradients": 1,
+            "staleness_counts": {"0": 10, "2": 10}, "curve": [[1.0, 10, 2.0], [4.0, 40, 1.0]],
+        },
+        worker1={"examples": 560, "train_secs": 9.0, "loss": 9.0, "cpu_secs": 1.5, "dropped_gradients": 2,
+                 "staleness_counts": {"0": 10, "10": 2}},
+        ps0={"cpu_secs": 0.5},
+        evaluator0={"metrics": {"accuracy": 0.75}, "global_step": 40, "examples": 300},
+    )  # fmt: skip
+    found = results.gather(two_workers.config, 1, 2)
+    assert found["figures"] == {
+        "global_step": 40, "examples": 1200, "train_secs": 4.0, "steps_per_sec": 10.0, "examples_per_sec": 300.0,
+        "loss": 0.25, "staleness": (2 * 10 + 10 * 2) / 32, "dropped": 3, "cpu_secs": 4.0,
+    }  # fmt: skip
+    assert found["staleness_counts"] == {"0": 20, "2": 10, "10": 2}
+    assert found["curve"] == [[1.0, 10, 300, 2.0], [4.0, 40, 1200, 1.0]]
+    assert (found["metrics"], found["evaluation"]) == (
+        {"accuracy": 0.75},
+        {"global_step": 40, "examples": 300},
+    )
+    assert found["missing"] == []
+
+
+def test_reports_that_are_missing(two_workers):
+    write_reports(two_workers, worker0={"global_step": 4, "examples": 8, "train_secs": 0.0, "loss": None})
+    found = results.gather(two_workers.config, 1, 2)
+    assert found["missing"] == ["ps:0", "worker:1"]
+    assert found["figures"]["steps_per_sec"] is None and found["figures"]["staleness"] is None
+    assert (found["curve"], found["metrics"], found["evaluation"]) == ([], {}, None)
+
+
+def test_nobody_holds_a_report_of_nothing(tmp_path, two_workers):
+    found = results.gather(two_workers.config, 1, 2)
+    assert found["missing"] == ["ps:0", "worker:0", "worker:1"] and set(found["figures"].values()) == {None}
+
+
+def test_a_run_is_described_with_what_there_is():
+    figures = dict.fromkeys(results.FIGURES) | {"wall_secs": 2.0}
+    record = {
+        "outcome": "done",
+        "reason": "no report of worker:0: its part is not counted",
+        "figures": figures,
+        "metrics": {},
+    }
+    assert describe(record) == "done in 2.0 s (no report of worker:0: its part is not counted)"
+
+
+def test_the_machine_is_described_and_others_work_is_told_apart(tmp_path):
+    found = machine.describe()
+    assert found["cores"] >= 1 and found["ps_train"] and set(machine.load()) == {"load", "free_bytes"}
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "stat").write_text("cpu  100 50 200 9999 77 10 40 5\ncpu0 1\n")
+    use = machine.Use.now(tmp_path)
+    assert use.all_secs == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
+    assert machine.Use.now(tmp_path / "none").others_since(use, 1.0) is None
