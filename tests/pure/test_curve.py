@@ -34,6 +34,8 @@ def test_a_long_run_has_as_many_points_as_a_short_one_and_the_same_mean():
     assert curve.points is points and len(points) > MAX_POINTS / 2
     assert points[-1][:2] == [5000.0, 10_000]
     assert [step for _, step, _ in points] == sorted({step for _, step, _ in points})
-    counts = [step - before for (_, step, _), before in zip(points, [0, *(p[1] for p in points)], strict=False)]
+    counts = [
+        step - before for (_, step, _), before in zip(points, [0, *(p[1] for p in points)], strict=False)
+    ]
     total = sum(mean * count for (_, _, mean), count in zip(points, counts, strict=True))
     assert total == pytest.approx(sum(losses), abs=1e-3)

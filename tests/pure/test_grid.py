@@ -58,7 +58,11 @@ def test_values(text, values):
 def test_keys_of_model_params_are_axes_and_other_keys_stay():
     points = make_points(["model_params.hidden=64,128 model_params.rate=0.1"])
     (flag,) = points[1].as_flags("name=a:b=c,hidden=3")
-    assert parse_model_params(flag.removeprefix("--model_params=")) == {"name": "a:b=c", "hidden": 128, "rate": 0.1}
+    assert parse_model_params(flag.removeprefix("--model_params=")) == {
+        "name": "a:b=c",
+        "hidden": 128,
+        "rate": 0.1,
+    }
     whole = make_points(["model_params={a=1,b=2} model_params.b=3"])[0]
     assert whole.as_flags("c=9") == ["--model_params=a=1,b=3"]
 
