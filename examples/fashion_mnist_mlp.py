@@ -18,8 +18,11 @@ Accuracy on the 10000 held-out pictures, from the checkpoints in train_dir, besi
 
 Measured once, all three tasks on two shared cores: 84.5% after 2001 steps in 10 s of training.
 
-params: data_dir, hidden (units, 128), learning_rate (0.001)
+params: data_dir, hidden (units, 128), learning_rate (0.001), slow (1:50 makes worker 1 a straggler, which
+gets a batch every 50 ms and no sooner, and uses no processor meanwhile; see straggler_experiment.sh)
 """
+
+import time
 
 import tensorflow as tf
 
@@ -41,6 +44,9 @@ def input_fn(context):
     if is_training:
         indices = indices.shuffle(len(labels), seed=context.seed).repeat()
     batches = indices.batch(context.batch_size, drop_remainder=is_training)
+    slow_worker, _, milliseconds = str(context.params.get("slow", "none")).partition(":")
+    if is_training and slow_worker == str(context.shard_index):
+        batches = batches.map(lambda batch: delayed(batch, float(milliseconds) / 1000))
 
     def gather(batch):
         pictures, classes = tf.numpy_function(
@@ -50,6 +56,16 @@ def input_fn(context):
         return tf.cast(pictures, tf.float32) / 255.0, tf.ensure_shape(classes, [None])
 
     return batches.map(gather, num_parallel_calls=2).prefetch(2)
+
+
+def delayed(batch, secs):
+    """A batch of indices [batch], a while later."""
+
+    def wait(rows):
+        time.sleep(secs)
+        return rows
+
+    return tf.ensure_shape(tf.numpy_function(wait, [batch], tf.int64), [None])
 
 
 def dense(inputs, units, name):

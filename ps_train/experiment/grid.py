@@ -109,6 +109,25 @@ def axes_of(points: Iterable[Point]) -> list[str]:
     return list(dict.fromkeys(name for point in points for name, _ in point.settings))
 
 
+def factors(points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """The flags whose values come with every combination of the others', one by one; then the rest, which vary together.
+
+    >>> factors(make_points(["a=1,2 b=1,2"]))
+    [('a',), ('b',)]
+    >>> factors(make_points(["a=1 b=1,2", "a=2 b=1,2 c=3"]))
+    [('b',), ('a', 'c')]
+    """
+    axes = axes_of(points)
+    free = []
+    for axis in axes:
+        values = {point.value(axis) for point in points}
+        rest = {tuple(point.value(other) for other in axes if other != axis) for point in points}
+        if len(values) * len(rest) == len(points):
+            free.append(axis)
+    bound = tuple(axis for axis in axes if axis not in free)
+    return [*((axis,) for axis in free), *([bound] if bound else [])]
+
+
 def parse_grid(text: str) -> dict[str, tuple[str, ...]]:
     """Flag -> values; raises `UsageError` with all problems."""
     axes: dict[str, tuple[str, ...]] = {}

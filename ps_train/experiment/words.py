@@ -15,12 +15,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ps_train.experiment.grid import Point, axes_of
+from ps_train.experiment.grid import Point, axes_of, factors
 from ps_train.experiment.results import DONE, Record
 from ps_train.experiment.table import RATE, SECS, STEPS, Measure, Spread, measures_of, of_point, shown
 from ps_train.wording import as_bytes, counted
 
-ALL_PAIRS = 4  # points, up to which each is compared with each
+MAX_JOINT = 8  # combinations of flags that vary together, up to which each is compared with each
 MAX_NAMED = 6  # pairs without a difference that are named
 BUSY_CORES = 0.2
 
@@ -93,15 +93,17 @@ def conclusions(records: Sequence[Record], points: Sequence[Point], num_runs: in
 def comparisons(records: Sequence[Record], points: Sequence[Point]) -> Iterator[Comparison]:
     """Each figure of speed and of the evaluation, of each pair of points that has two seeds each.
 
-    Of more than ALL_PAIRS points, those pairs that differ in one axis.
+    A pair is one that differs in one axis, or in some that vary together (`grid.factors`).
     """
-    axes = axes_of(points)
+    axes, allowed = axes_of(points), factors(points)
+    joint = {tuple(point.value(axis) for axis in allowed[-1]) for point in points} if allowed else set()
     for measure in _compared_measures(records):
         for first, second in itertools.combinations(points, 2):
             differing = [axis for axis in axes if first.value(axis) != second.value(axis)]
             spreads = [Spread.of(measure, of_point(records, point)) for point in (first, second)]
             is_known = all(len(spread.values) > 1 for spread in spreads)
-            if not is_known or (len(points) > ALL_PAIRS and len(differing) > 1):
+            is_pair = any(set(differing) <= set(factor) for factor in allowed)
+            if not is_known or not is_pair or (len(differing) > 1 and len(joint) > MAX_JOINT):
                 continue
             names = [_named(point, differing) for point in (first, second)]
             shared = tuple(setting for setting in first.settings if setting[0] not in differing)

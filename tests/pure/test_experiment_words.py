@@ -147,7 +147,7 @@ def test_runs_that_failed_or_are_not_done_yet_are_told_and_do_not_count(two):
     assert "in 20% of cases" in found[-1]
 
 
-def test_more_than_four_points_are_compared_along_each_axis():
+def test_points_are_compared_along_each_axis():
     points = make_points(["update=async,sync num_workers=1,2,4"])
     records = [
         record(point, seed, 100.0 * number + seed)
@@ -161,6 +161,21 @@ def test_more_than_four_points_are_compared_along_each_axis():
     )
     many = words._without_difference(pairs[0].measure, pairs)
     assert many == ["examples/s: no difference is shown in 9 more comparisons: the ranges overlap."]
+
+
+def test_flags_that_vary_together_are_one_axis():
+    grids = ["update=async train_steps=9 slow=0,1", "update=sync train_steps=3 slow=0,1"]
+    points = make_points(grids)
+    records = [
+        record(point, seed, 100.0 * number) for number, point in enumerate(points, 1) for seed in (1, 2)
+    ]
+    pairs = [(one.high, one.low, one.shared) for one in words.comparisons(records, points)]
+    assert pairs[:4] == [
+        ("slow=1", "slow=0", "update=async train_steps=9"),
+        ("update=sync train_steps=3", "update=async train_steps=9", "slow=0"),
+        ("update=sync train_steps=3", "update=async train_steps=9", "slow=1"),
+        ("slow=1", "slow=0", "update=sync train_steps=3"),
+    ]
 
 
 def test_points_of_several_grids_are_named_by_what_they_do_not_set():
