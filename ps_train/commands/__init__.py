@@ -19,7 +19,7 @@ COMMANDS = {
     "status": "show how a running job is: tasks, steps, rates, who is late; needs --ps_hosts or TF_CONFIG",
     "bench": "measure a model on a local cluster: where the time of a step goes, and what would help",
     "plan": "simulate a job on other numbers of ps and workers, links and schemes; needs figures of a step",
-    "experiment": "train on a grid of settings, several seeds each, and report what differs; needs --grid and --out",
+    "experiment": "train on a --grid of settings, several seeds each, and report what differs; needs --out",
     "chaos": "rehearse failures: kill and stop tasks of a local cluster, and judge the outcome",
     "doctor": "check this machine, and with a cluster its hosts and ports; each finding with its remedy",
     "manifest": "print Kubernetes objects of a job, plain ones or Kubeflow's TFJob; needs --image",

@@ -66,7 +66,8 @@ def _pictures(
         if measure.is_metric:
             name = re.sub(r"\W", "_", measure.name)
             yield f"{measure.title} at the end".capitalize(), f"held_out_{name}", _dots(done, points, measure)
-    yield "Examples a second", "examples_per_sec", _dots(done, points, Measure(RATE, "examples/s"))
+    if done:
+        yield "Examples a second", "examples_per_sec", _dots(done, points, Measure(RATE, "examples/s"))
     if any(len(record["staleness_counts"]) > 1 for record in done):
         yield "Staleness of gradients", "staleness", _staleness(done, points)
 

@@ -306,7 +306,7 @@ def test_version(capsys):
     [
         (
             ["evl"],
-            "Unknown command 'evl'. Did you mean eval? Expected one of train, launch, eval, status, bench, plan, chaos, doctor, manifest, or none for train.",
+            "Unknown command 'evl'. Did you mean eval? Expected one of train, launch, eval, status, bench, plan, experiment, chaos, doctor, manifest, or none for train.",
         ),
         (["model=lr.py"], "'model=lr.py' has no dashes. To set that flag, write --model=lr.py."),
         (
@@ -320,7 +320,7 @@ def test_version(capsys):
         ),
         (
             ["zzz"],
-            "Unknown command 'zzz'. Expected one of train, launch, eval, status, bench, plan, chaos, doctor, manifest, or none for train.",
+            "Unknown command 'zzz'. Expected one of train, launch, eval, status, bench, plan, experiment, chaos, doctor, manifest, or none for train.",
         ),
         (
             ["train", "x"],

@@ -1,0 +1,68 @@
+"""The pictures of an experiment: which there are, and that they are files of their kind."""
+
+import pathlib
+import sys
+
+import pytest
+
+from ps_train.experiment import plots
+from ps_train.experiment.grid import make_points
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "pure"))
+from test_experiment_words import record
+
+pytest.importorskip("matplotlib", reason="no matplotlib: pip install matplotlib")
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture
+def points():
+    return make_points(["update=async,sync num_workers=1,2"])
+
+
+def names(drawn):
+    return [name for _, name in drawn]
+
+
+def test_what_there_is_data_for_is_drawn(points, tmp_path):
+    records = [record(point, seed, 100.0 + seed) for point in points for seed in (1, 2)]
+    records[0]["staleness_counts"] = {"0": 3, "1": 5}
+    records[1]["curve"] = [[0.5, 5, None, None], [1.0, 6, 7, 1.0]]  # of a loss that was NaN
+    drawn = plots.draw_all(str(tmp_path), records, points)
+    assert names(drawn) == [
+        "loss_by_steps", "loss_by_seconds", "loss_by_examples", "throughput", "speed_up", "held_out_accuracy",
+        "examples_per_sec", "staleness",
+    ]  # fmt: skip
+    for _, name in drawn:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / f"{name}.svg").read_text()
+
+
+def test_nothing_is_drawn_of_what_there_is_not(points, tmp_path):
+    (one,) = [record(points[0], 1)]
+    one["metrics"], one["curve"] = {}, one["curve"][:1]
+    assert names(plots.draw_all(str(tmp_path), [one], points)) == ["examples_per_sec"]
+    failed = record(points[0], 1, outcome="failed")
+    assert names(plots.draw_all(str(tmp_path), [failed], points)) == []
+
+
+def test_lines_and_dots_are_the_figures(points):
+    from matplotlib.figure import Figure
+
+    rates = dict(zip(points, (100.0, 150.0, 80.0, 160.0), strict=True))
+    records = [record(point, seed, rate) for point, rate in rates.items() for seed in (1, 2)]
+    axes = Figure().add_subplot()
+    plots._speed_up(records, points)(axes)
+    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
+    assert lines == {
+        "update=async": ([1, 2], [1.0, 1.5]), "update=sync": ([1, 2], [1.0, 2.0]), "ideal": ([0, 2], [0, 2]),
+    }  # fmt: skip
+    axes = Figure().add_subplot()
+    plots._curves(records, points, 1, "global step")(axes)
+    assert len(axes.get_lines()) == 8 and list(axes.get_lines()[0].get_xdata()) == [5, 20]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [point.text for point in points]
+
+
+def test_many_points_have_colours_of_their_own():
+    assert len({plots._colour(number, 12) for number in range(12)}) == 12
+    assert len({plots._colour(number, 10) for number in range(10)}) == 10
