@@ -26,6 +26,7 @@ _X_OF_CURVES = {
     "examples": (2, "examples of all workers"),
 }
 _MAX_LEGEND = 16
+_LINEAR_STALENESS = 16
 
 
 def draw_all(folder: str, records: Sequence[Record], points: Sequence[Point]) -> list[tuple[str, str]]:
@@ -127,7 +128,7 @@ def _speed_up(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any]
             )  # fmt: skip
         most = max(max(line.rates) for line in lines)
         axes.plot([0, most], [0, most], "k--", linewidth=1, label="ideal")
-        axes.set_ylabel("examples/s over those of the fewest workers")
+        axes.set_ylabel("examples/s, the fewest workers as the ideal")
         _by_workers(axes, lines)
 
     return draw
@@ -166,6 +167,11 @@ def _staleness(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any
                 total, values = sum(counts.values()), sorted(counts)
                 shares = [counts[value] / total for value in values]
                 axes.plot(values, shares, "o-", color=_colour(number, len(points)), label=point.text)
+        if axes.get_xlim()[1] > _LINEAR_STALENESS:
+            axes.set_xscale(
+                "symlog", linthresh=_LINEAR_STALENESS
+            )  # a worker that comes late has one of hundreds
+            axes.set_xlim(left=-0.5)
         axes.set_xlabel("updates between the pull of a gradient's variables and its own")
         axes.set_ylabel("share of the gradients of all seeds")
         axes.set_ylim(bottom=0)

@@ -97,7 +97,7 @@ def comparisons(records: Sequence[Record], points: Sequence[Point]) -> Iterator[
     """
     axes, allowed = axes_of(points), factors(points)
     joint = {tuple(point.value(axis) for axis in allowed[-1]) for point in points} if allowed else set()
-    for measure in _compared_measures(records):
+    for measure in _compared_measures(records, points):
         for first, second in itertools.combinations(points, 2):
             differing = [axis for axis in axes if first.value(axis) != second.value(axis)]
             spreads = [Spread.of(measure, of_point(records, point)) for point in (first, second)]
@@ -111,14 +111,21 @@ def comparisons(records: Sequence[Record], points: Sequence[Point]) -> Iterator[
             yield Comparison(measure, *pairs[0], *pairs[1], Point(shared).text if shared else "")
 
 
-def _compared_measures(records: Sequence[Record]) -> list[Measure]:
-    """Those whose differences are told: the loss of one batch, for one, is not."""
+def _compared_measures(records: Sequence[Record], points: Sequence[Point]) -> list[Measure]:
+    """Those whose differences are told: not one that says what another does, nor the loss of one batch.
+
+    With the same examples a step, steps/s say what examples/s do; with the same steps, seconds say what steps/s do.
+    """
+    names = {RATE}
     of_a_step = {
         round(record["figures"]["examples"] / record["figures"]["global_step"])
         for record in records
         if record["figures"]["examples"] and record["figures"]["global_step"]
     }
-    names = (RATE, SECS) if len(of_a_step) < 2 else (RATE, STEPS, SECS)  # else steps/s say what examples/s do
+    if "train_steps" in axes_of(points):
+        names.add(SECS)
+    elif len(of_a_step) > 1:
+        names.add(STEPS)
     return [one for one in measures_of(records) if one.is_metric or one.name in names]
 
 

@@ -108,10 +108,9 @@ def test_a_difference_is_called_one_if_the_ranges_are_apart(two):
     found = words.conclusions(records, two, num_runs=6)
     assert found == [
         "examples/s: update=async (100-120) is above update=sync (50-60), 2.00 times: the ranges of 3 seeds do not overlap.",
-        "training s: update=sync (21.33-25.6) is above update=async (10.67-12.8), 2.00 times: the ranges of 3 seeds do not overlap.",
         "held-out accuracy: no difference is shown between update=async (0.9) and update=sync (0.9): the ranges of 3 seeds overlap.",
-        "2 of 3 comparisons are called a difference. With so few seeds the ranges of two equal points are apart by chance in 10% of "
-        "cases: if all points were equal, about 0.3 would be called one.",
+        "1 of 2 comparisons is called a difference. With so few seeds the ranges of two equal points are apart by chance in 10% of "
+        "cases: if all points were equal, about 0.2 would be called one.",
     ]
 
 
@@ -176,6 +175,18 @@ def test_flags_that_vary_together_are_one_axis():
         ("update=sync train_steps=3", "update=async train_steps=9", "slow=1"),
         ("slow=1", "slow=0", "update=sync train_steps=3"),
     ]
+
+
+def test_no_figure_is_compared_that_says_what_another_does(two):
+    def compared(records, points):
+        return [one.name for one in words._compared_measures(records, points)]
+
+    records = of_two(two, (100.0,), (50.0,))
+    assert compared(records, two) == [table.RATE, "accuracy"]
+    records[1]["figures"]["examples"] *= 2
+    assert compared(records, two) == [table.RATE, table.STEPS, "accuracy"]
+    points = make_points(["train_steps=1,2"])
+    assert compared(of_two(points, (100.0,), (50.0,)), points) == [table.RATE, table.SECS, "accuracy"]
 
 
 def test_points_of_several_grids_are_named_by_what_they_do_not_set():
