@@ -152,7 +152,8 @@ def check_files(out, first):
     for row in found:
         chief = check_row(row, out / "runs" / row["run"])
         assert (row["staleness"] != "") == (row["update"] == "async")
-        assert chief["curve"] and chief["curve"][-1][1] == chief["global_step"]
+        # In async, the other worker may make the last step of all.
+        assert 0 <= chief["global_step"] - chief["curve"][-1][1] <= (row["update"] == "async")
     assert float(found[0]["wall_secs"]) == first["figures"]["wall_secs"], (
         "the first run is that before the kill"
     )
