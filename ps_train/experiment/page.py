@@ -66,7 +66,7 @@ def as_html(content: Content) -> str:
         _listed(words.limits(records, points) or ["No run has come to its end."]),
         "<h2>Figures</h2>",
         "<p>Means over the seeds, and in brackets the least and the largest. Rates are those of the whole training, its first "
-        "step included, by the chief's clock; CPU s is the processor time of all tasks.</p>",
+        "step included, by the chief's clock; examples are those whose gradients were used; CPU s is the processor time of all tasks.</p>",
         _table(rows(records, points)),
         "<h2>Plots</h2>",
         *(_picture(title, png) for title, png in content.plots),

@@ -42,7 +42,7 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
       num_ps, num_workers: size.
 
     Returns:
-      dict: "figures" of FIGURES without wall_secs, what is not known None; "metrics", "evaluation" (step, examples) or
+      dict: "figures" of FIGURES without wall_secs, what is not known None, "examples" those of gradients that were used; "metrics", "evaluation" (step, examples) or
       None; "curve" of the chief (seconds, global step, examples of all workers, loss); "staleness_counts"; "missing",
       the tasks that gave no report.
     """
@@ -52,7 +52,7 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
     found = [reports[task] for task in workers if reports[task]]
     chief, evaluator = reports[CHIEF], read_report(report_path(config, EVALUATOR))
     staleness = _staleness(found)
-    num_examples, step, secs = _total(found, "examples"), chief.get("global_step"), chief.get("train_secs")
+    num_examples, step, secs = _used_examples(found), chief.get("global_step"), chief.get("train_secs")
     figures = {
         "global_step": step,
         "examples": num_examples,
@@ -83,6 +83,16 @@ def _evaluation(report: Mapping[str, Any]) -> dict[str, Any] | None:
     if not report.get("metrics"):
         return None
     return {"global_step": report["global_step"], "examples": report["examples"]}
+
+
+def _used_examples(reports: Iterable[Mapping[str, Any]]) -> int | None:
+    """Examples of all workers, without the part of each whose gradients were dropped."""
+    used = [
+        report["examples"] * (1 - report.get("dropped_gradients", 0) / max(report.get("local_steps", 0), 1))
+        for report in reports
+        if report.get("examples") is not None
+    ]
+    return round(sum(used)) if used else None
 
 
 def _staleness(reports: Iterable[Mapping[str, Any]]) -> dict[int, int]:

@@ -190,13 +190,15 @@ def _why(run: Run, task: TaskProcess) -> str:
     headline = None
     with contextlib.suppress(OSError), open(task.log_path, encoding="utf-8", errors="replace") as file:
         headline = _HEADLINE.search(file.read())
-    return describe_end(headline[1] if headline else None, task.ended_by, task.last_line())
+    last_line = task.last_line().removeprefix("ps_train: ")
+    return describe_end(headline[1] if headline else None, task.ended_by, last_line)
 
 
 def describe(record: Record) -> str:
     """An ended run in a few words."""
     if record["outcome"] != DONE:
-        return f"failed (status {record['exit_status']}): {record['reason']}"
+        status = "" if " (status " in record["reason"] else f" (status {record['exit_status']})"
+        return f"failed{status}: {record['reason']}"
     figures = record["figures"]
     parts = [f"done in {figures['wall_secs']:.1f} s"]
     if figures["global_step"] is not None:

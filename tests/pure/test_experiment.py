@@ -208,7 +208,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(go, runs):
 
     outcome, said, started = go(make=make)
     assert [record["outcome"] for record in outcome.records] == ["done", "failed", "done", "done"]
-    assert said[3] == "run 2 of 4: failed (status 1): worker:0 failed (status 1): no loss"
+    assert said[3] == "run 2 of 4: failed: worker:0 failed (status 1): no loss"
     outcome, _, started = go()
     assert started == [runs[1].name] and {record["outcome"] for record in outcome.records} == {"done"}
 
@@ -321,21 +321,22 @@ def test_the_reports_of_all_tasks_make_one_record(two_workers):
     write_reports(
         two_workers,
         worker0={
-            "global_step": 40, "examples": 640, "train_secs": 4.0, "loss": 0.25, "cpu_secs": 2.0, "dropped_gradients": 1,
+            "global_step": 40, "examples": 640, "train_secs": 4.0, "loss": 0.25, "cpu_secs": 2.0, "local_steps": 40,
+            "dropped_gradients": 10,
             "staleness_counts": {"0": 10, "2": 10}, "curve": [[1.0, 10, 2.0], [4.0, 40, 1.0]],
         },
-        worker1={"examples": 560, "train_secs": 9.0, "loss": 9.0, "cpu_secs": 1.5, "dropped_gradients": 2,
-                 "staleness_counts": {"0": 10, "10": 2}},
+        worker1={"examples": 560, "train_secs": 9.0, "loss": 9.0, "cpu_secs": 1.5, "local_steps": 35,
+                 "dropped_gradients": 5, "staleness_counts": {"0": 10, "10": 2}},
         ps0={"cpu_secs": 0.5},
         evaluator0={"metrics": {"accuracy": 0.75}, "global_step": 40, "examples": 300},
     )  # fmt: skip
     found = results.gather(two_workers.config, 1, 2)
     assert found["figures"] == {
-        "global_step": 40, "examples": 1200, "train_secs": 4.0, "steps_per_sec": 10.0, "examples_per_sec": 300.0,
-        "loss": 0.25, "staleness": (2 * 10 + 10 * 2) / 32, "dropped": 3, "cpu_secs": 4.0,
+        "global_step": 40, "examples": 480 + 480, "train_secs": 4.0, "steps_per_sec": 10.0, "examples_per_sec": 240.0,
+        "loss": 0.25, "staleness": (2 * 10 + 10 * 2) / 32, "dropped": 15, "cpu_secs": 4.0,
     }  # fmt: skip
     assert found["staleness_counts"] == {"0": 20, "2": 10, "10": 2}
-    assert found["curve"] == [[1.0, 10, 300, 2.0], [4.0, 40, 1200, 1.0]]
+    assert found["curve"] == [[1.0, 10, 240, 2.0], [4.0, 40, 960, 1.0]]
     assert (found["metrics"], found["evaluation"]) == (
         {"accuracy": 0.75},
         {"global_step": 40, "examples": 300},
