@@ -4,7 +4,7 @@
 #   examples/straggler_experiment.sh DIR [BATCHES] [flags of ps_train experiment]
 #   examples/straggler_experiment.sh runs/straggler              # 3 seeds, in some minutes; then open runs/straggler/report.html
 #
-# Three workers train examples/fashion_mnist_mlp.py on BATCHES (900) batches of 32 that count: in async each is a step, in sync three
+# Three workers train examples/fashion_mnist_mlp.py on BATCHES (600) batches of 32 that count: in async each is a step, in sync three
 # are one, with a backup worker two, as the last one to come is dropped. So all see as many examples, and `training s` is what they
 # take for that. The straggler, worker 2, gets a batch every 50 ms and no sooner. The same command again goes on where it was stopped.
 set -euo pipefail
@@ -12,7 +12,7 @@ if [ $# -lt 1 ]; then
   sed -n '2,9p' "${BASH_SOURCE[0]}" | cut -c3- >&2
   exit 1
 fi
-out=$1 batches=${2:-900}
+out=$1 batches=${2:-600}
 shift $(($# < 2 ? 1 : 2))
 
 model=$(dirname "${BASH_SOURCE[0]}")/fashion_mnist_mlp.py

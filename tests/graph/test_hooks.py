@@ -113,6 +113,27 @@ def test_steps_are_counted(graph, clock):
     assert monitor.fields["state"] == "ending"
 
 
+def test_the_report_has_the_mean_loss_since_each_look(graph, clock):
+    step_hook, report, _ = make_step_hook(clock)
+    bring_up(step_hook)
+    for step, loss in enumerate((8.0, 4.0, 2.0, 1.0), 1):
+        clock.now += 0.3
+        do_step(step_hook, step, loss=loss)
+    assert report.curve == [[0.3, 1, 8.0], [0.9, 3, 3.0]], "the boards are told twice a second"
+    for _ in range(2):  # the second session's end adds nothing
+        step_hook.end(None)
+        assert report.curve == [[0.3, 1, 8.0], [0.9, 3, 3.0], [1.2, 4, 1.0]]
+
+
+def test_without_a_loss_there_is_no_curve(graph, clock):
+    step_hook, report, _ = make_step_hook(clock)
+    bring_up(step_hook)
+    clock.now += 1
+    do_step(step_hook, 1, loss=None)
+    step_hook.end(None)
+    assert (report.loss, report.curve) == (None, [])
+
+
 def test_time_of_training_goes_on_over_a_recovery(graph, clock):
     step_hook, report, _ = make_step_hook(clock)
     bring_up(step_hook)

@@ -78,7 +78,7 @@ def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch, report):
     def full(*args, **options):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(reports.json, "dump", full)
+    monkeypatch.setattr(reports.os, "replace", full)
     assert report.write(str(path), 1) is False
     monkeypatch.undo()
     assert json.loads(path.read_text())["exit_status"] == 0
@@ -97,10 +97,12 @@ def test_a_place_that_cannot_be_written_is_logged_and_not_raised(tmp_path, repor
 
 def test_nan_and_inf_are_null(tmp_path, report):
     report.loss, report.metrics = float("nan"), {"loss": float("inf"), "accuracy": 0.5}
+    report.curve = [[0.5, 1, float("nan")]]
     report.write(str(tmp_path / "r.json"), 1)
     text = (tmp_path / "r.json").read_text()
     values = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     assert (values["loss"], values["metrics"]) == (None, {"loss": None, "accuracy": 0.5})
+    assert values["curve"] == [[0.5, 1, None]]
 
 
 @pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o007, 0o660)])
