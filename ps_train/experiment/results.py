@@ -51,9 +51,24 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
     reports = {task: read_report(report_path(config, task, task == CHIEF)) for task in [*ps_tasks, *workers]}
     found = [reports[task] for task in workers if reports[task]]
     chief, evaluator = reports[CHIEF], read_report(report_path(config, EVALUATOR))
-    staleness = _staleness(found)
-    num_examples, step, secs = _used_examples(found), chief.get("global_step"), chief.get("train_secs")
-    figures = {
+    staleness, per_step = _staleness(found), _ratio(_used_examples(found), chief.get("global_step"))
+    return {
+        "figures": {**_figures(chief, found, staleness), "cpu_secs": _total(reports.values(), "cpu_secs")},
+        "metrics": evaluator.get("metrics") or {},
+        "evaluation": _evaluation(evaluator),
+        "curve": [
+            [at, where, _product(where, per_step), loss] for at, where, loss in chief.get("curve") or []
+        ],
+        "staleness_counts": {str(value): count for value, count in staleness.items()},
+        "missing": [str(task) for task, report in reports.items() if not report],
+    }
+
+
+def _figures(
+    chief: Mapping[str, Any], workers: Sequence[Mapping[str, Any]], staleness: Mapping[int, int]
+) -> Record:
+    step, secs, num_examples = chief.get("global_step"), chief.get("train_secs"), _used_examples(workers)
+    return {
         "global_step": step,
         "examples": num_examples,
         "train_secs": secs,
@@ -63,19 +78,7 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
         "staleness": _ratio(
             sum(value * count for value, count in staleness.items()), sum(staleness.values())
         ),
-        "dropped": _total(found, "dropped_gradients"),
-        "cpu_secs": _total(reports.values(), "cpu_secs"),
-    }
-    per_step = _ratio(num_examples, step)
-    return {
-        "figures": figures,
-        "metrics": evaluator.get("metrics") or {},
-        "evaluation": _evaluation(evaluator),
-        "curve": [
-            [at, where, _product(where, per_step), loss] for at, where, loss in chief.get("curve") or []
-        ],
-        "staleness_counts": {str(value): count for value, count in staleness.items()},
-        "missing": [str(task) for task, report in reports.items() if not report],
+        "dropped": _total(workers, "dropped_gradients"),
     }
 
 

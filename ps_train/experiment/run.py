@@ -91,7 +91,7 @@ class Experiment:
         records: list[Record] = []
         for number, run in enumerate(self._runs, 1):
             title, record = f"run {number} of {len(self._runs)}", read_record(run.folder)
-            if record.get("outcome") == DONE and record["digest"] == run.digest:
+            if record.get("outcome") == DONE and record.get("digest") == run.digest:
                 self._screen.say(f"{title}: {run.text}: done before")
                 records.append(record)
                 continue
@@ -179,6 +179,8 @@ def _ending(run: Run, task: TaskProcess, wall_secs: float) -> Record:
         reason = _why(run, task)
     elif missing:
         reason = f"no report of {', '.join(missing)}: its part is not counted"
+    elif (found["figures"]["global_step"] or 0) < (run.config.train_steps or 0):
+        reason = f"it ended before step {run.config.train_steps}"
     outcome = DONE if task.status == EXIT_DONE else FAILED
     return {
         **found, "outcome": outcome, "exit_status": task.status, "reason": reason, "after": machine.load(),

@@ -105,7 +105,7 @@ def conflicts(runs: Sequence[Run]) -> list[str]:
             found.append(
                 f"{run.folder} is there, and not of an experiment. Choose another --out, or remove it."
             )
-        elif record.get("outcome") == DONE and record["digest"] != run.digest:
+        elif record.get("outcome") == DONE and record.get("digest") != run.digest:
             found.append(
                 f"{run.folder} has the result of {_difference(record['settings'], run.settings)}. Choose another --out, or "
                 "remove that folder to run it again."

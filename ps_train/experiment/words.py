@@ -182,7 +182,8 @@ def _certainty(compared: Sequence[Comparison]) -> str:
 def limits(records: Sequence[Record], points: Sequence[Point]) -> list[str]:
     """What else a reader has to know before believing the figures, a sentence each."""
     done = [record for record in records if record["outcome"] == DONE]
-    return [*_of_the_machine(done), *_of_the_steps(done, points)] if done else []
+    remarks = [f"{record['name']}: {record['reason']}." for record in done if record["reason"]]
+    return [*remarks, *_of_the_machine(done), *_of_the_steps(done, points)] if done else []
 
 
 def _of_the_machine(done: Sequence[Record]) -> Iterator[str]:

@@ -109,8 +109,8 @@ def test_flags_that_are_no_settings_of_a_run(tmp_path):
 class Pretended:
     """A run's process: it looks `secs` times, writes the chief's report, and ends with `status`."""
 
-    def __init__(self, run, status=0, looks=1, ended_by=None, loss=0.5):
-        self.run, self._status, self._looks, self.ended_by, self._loss = run, status, looks, ended_by, loss
+    def __init__(self, run, status=0, looks=1, ended_by=None, step=20):
+        self.run, self._status, self._looks, self.ended_by, self._step = run, status, looks, ended_by, step
         self.status, self.sent, self.is_killed = None, [], False
         self.log_path = os.path.join(run.folder, "output.txt")
 
@@ -122,9 +122,10 @@ class Pretended:
         return self.status
 
     def _report(self):
-        report = {"global_step": 20, "examples": 320, "train_secs": 2.0, "loss": self._loss, "cpu_secs": 1.5}
-        with open(self.run.config.report_file, "w") as file:
-            json.dump(report, file)
+        report = {
+            "global_step": self._step, "examples": 320, "train_secs": 2.0, "loss": 0.5, "cpu_secs": 1.5,
+        }  # fmt: skip
+        write_reports(self.run, worker0=report, ps0={"cpu_secs": 0.5})
 
     def send(self, number):
         self.sent.append(number)
@@ -158,7 +159,7 @@ class Said:
 @pytest.fixture
 def runs(tmp_path):
     return plan(
-        f"--out={tmp_path}", "--grid=update=async,sync", "--seeds=2", "--num_workers=1", "--num_ps=1"
+        f"--out={tmp_path}", "--grid=update=async,sync", "--seeds=2", "--num_workers=1", "--train_steps=20"
     ).runs
 
 
@@ -213,6 +214,11 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(go, runs):
     assert started == [runs[1].name] and {record["outcome"] for record in outcome.records} == {"done"}
 
 
+def test_a_run_that_ended_too_soon_says_so(go):
+    outcome, said, _ = go(make=lambda run: Pretended(run, step=19))
+    assert outcome.records[0]["outcome"] == "done" and said[1].endswith(" (it ended before step 20)")
+
+
 def test_a_run_that_was_killed_says_so(go):
     outcome, said, _ = go(make=lambda run: Pretended(run, status=137, ended_by=signal.SIGKILL))
     assert said[1].endswith("ended by SIGKILL, which may be the system's, for want of memory")
@@ -261,7 +267,13 @@ def test_what_is_half_done_is_removed(go, runs):
 
 def test_other_settings_under_the_same_name_are_refused(go, tmp_path, monkeypatch):
     go()
-    again = plan(f"--out={tmp_path}", "--grid=update=async,sync", "--num_workers=1", "--batch_size=5").runs
+    again = plan(
+        f"--out={tmp_path}",
+        "--grid=update=async,sync",
+        "--num_workers=1",
+        "--train_steps=20",
+        "--batch_size=5",
+    ).runs
     found = conflicts(again)
     assert len(found) == 4, "the third seed is new"
     assert found[0] == (

@@ -215,9 +215,11 @@ def test_what_to_know_before_believing_it(two):
         "before": {"load": 1.0, "free_bytes": 10**8},
     }
     records[2]["figures"]["examples"] *= 2
+    records[3]["reason"] = "it ended before step 30"
     for one in records:
         one["metrics"] = {}
     assert words.limits(records, two) == [
+        "update=sync-2: it ended before step 30.",
         "The runs were made on different machines or versions: their speeds cannot be compared.",
         "Up to 3 tasks shared 2 processors: speeds tell how well that goes, and not how a job on hosts of their own scales.",
         "Other processes kept 0.0 to 1.2 processors busy during the runs: that is in the speeds, and in their spread.",
