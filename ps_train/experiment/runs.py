@@ -20,6 +20,7 @@ from ps_train import command_lines
 from ps_train.config import TrainConfig
 from ps_train.experiment.grid import Point
 from ps_train.experiment.results import DONE, read_record
+from ps_train.wording import counted
 
 _PLACES = {"train_dir": None, "report_file": None, "log_dir": None}
 
@@ -93,8 +94,9 @@ def _content(model: str | None) -> bytes:
 
 
 def conflicts(runs: Sequence[Run]) -> list[str]:
-    """A line for each run whose folder is somebody else's, or has the result of other settings."""
-    found = []
+    """A line for each folder that is somebody else's, and for those that have the results of other settings."""
+    found: list[str] = []
+    differences: dict[str, list[str]] = {}
     for run in runs:
         record = read_record(run.folder)
         if (
@@ -106,10 +108,12 @@ def conflicts(runs: Sequence[Run]) -> list[str]:
                 f"{run.folder} is there, and not of an experiment. Choose another --out, or remove it."
             )
         elif record.get("outcome") == DONE and record.get("digest") != run.digest:
-            found.append(
-                f"{run.folder} has the result of {_difference(record['settings'], run.settings)}. Choose another --out, or "
-                "remove that folder to run it again."
-            )
+            differences.setdefault(_difference(record["settings"], run.settings), []).append(run.folder)
+    for difference, folders in differences.items():
+        more = f" (and {counted(len(folders) - 1, 'more folder')})" if len(folders) > 1 else ""
+        found.append(
+            f"{folders[0]}{more} has the result of {difference}. Choose another --out, or remove what is to be run again."
+        )
     return found
 
 

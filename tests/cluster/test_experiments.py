@@ -124,12 +124,8 @@ def test_a_kill_in_the_middle_and_the_same_again(folder):
 
     with experiment(folder, *flags, "--batch_size=8") as launcher:
         assert launcher.wait(RUN_SECS) == 1, launcher.tails()
-        assert (
-            launcher.err.count(
-                " has the result of other settings: --batch_size=16 where there is now --batch_size=8."
-            )
-            == 4
-        )
+        difference = "other settings: --batch_size=16 where there is now --batch_size=8."
+        assert f"out/runs/update=async-1 (and 3 more folders) has the result of {difference}" in launcher.err
 
 
 def go_on_at_once(folder, killed, flags):
