@@ -21,7 +21,7 @@ from ps_train.experiment.table import RATE, SECS, STEPS, Measure, Spread, measur
 from ps_train.wording import as_bytes, counted
 
 MAX_JOINT = 8  # combinations of flags that vary together, up to which each is compared with each
-MAX_NAMED = 6  # pairs without a difference that are named
+MAX_NAMED = 4  # pairs without a difference that are named
 BUSY_CORES = 0.2
 
 
@@ -45,6 +45,12 @@ class Comparison(NamedTuple):
         """How often two equal points would show a difference."""
         return chance(len(self.high_values.values), len(self.low_values.values))
 
+    @property
+    def how_much(self) -> str:
+        """Between the means: speeds as a ratio, metrics as a difference."""
+        high, low = self.high_values.mean, self.low_values.mean
+        return f"by {shown(high - low)}" if self.measure.is_metric or low <= 0 else f"{high / low:.2f} times"
+
     def __str__(self) -> str:
         """A sentence."""
         where = f" with {self.shared}" if self.shared else ""
@@ -53,12 +59,9 @@ class Comparison(NamedTuple):
                 f"no difference is shown between {self.high} ({self.high_values.range}) and {self.low} "
                 f"({self.low_values.range}){where}"
             )
-        times = (
-            f", {self.high_values.mean / self.low_values.mean:.2f} times" if self.low_values.mean > 0 else ""
-        )
         return (
-            f"{self.high} ({self.high_values.range}) is above {self.low} ({self.low_values.range}){where}{times}: the ranges of "
-            f"{_seeds(self)} do not overlap"
+            f"{self.high} ({self.high_values.range}) is above {self.low} ({self.low_values.range}){where}, {self.how_much}: the "
+            f"ranges of {_seeds(self)} do not overlap"
         )
 
 

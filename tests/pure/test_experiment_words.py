@@ -123,6 +123,15 @@ def test_ranges_that_touch_overlap(two, low, is_called):
     assert first.is_difference == is_called
 
 
+def test_a_metric_differs_by_so_much(two):
+    records = of_two(two, (100.0,) * 2, (100.0,) * 2)
+    for one, accuracy in zip(records, (0.75, 0.7, 0.5, 0.55), strict=True):
+        one["metrics"] = {"accuracy": accuracy}
+    assert words.conclusions(records, two, num_runs=4)[1] == (
+        "held-out accuracy: update=async (0.7-0.75) is above update=sync (0.5-0.55), by 0.2: the ranges of 2 seeds do not overlap."
+    )
+
+
 def test_of_one_seed_nothing_is_said_about_the_spread(two):
     found = words.conclusions(of_two(two, (100.0,), (50.0,)), two, num_runs=2)
     assert found == [
