@@ -153,10 +153,11 @@ def test_one_that_waits_for_a_slow_one_hears_a_signal(make_job):
     assert chief.wait(10) == 143
 
 
-def test_one_that_is_taken_for_lost_while_it_waits_joins_in_again(make_job):
+def test_one_that_is_taken_for_lost_while_it_waits_joins_in_again(make_job, tmp_path):
     """It is frozen between two steps of the slow one, which takes longer than the chief waits."""
     flags = ["--train_steps=9", "--max_lead=1", "--peer_timeout_secs=3", "--stall_secs=1"]
-    job = make_job(num_workers=3, model="slope.py", params="pause=5,slow=2:1600", flags=flags)
+    params = f"pause=5,slow=2:1600,gather=3:{tmp_path}"
+    job = make_job(num_workers=3, model="slope.py", params=params, flags=flags)
     ps, chief, frozen, slow = job.start_all()
     frozen.wait_for_line("so: as far ahead as it may be")
     frozen.send(signal.SIGSTOP)

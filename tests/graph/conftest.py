@@ -11,6 +11,6 @@ from ps_train.compat import tf1
 def nothing_left_behind(monkeypatch):
     """This process is no task at first and its default graph is empty, as a new one's, and lent servers are taken back."""
     monkeypatch.setattr(task_context, "_current", [])
-    with tf1.Graph().as_default():
-        yield
+    tf1.reset_default_graph()
+    yield
     take_servers_back()
