@@ -10,7 +10,7 @@ gradients -> update rule. Every worker builds the same variables in the same ord
 import functools
 from typing import Any, NamedTuple
 
-from ps_train import placement, restoring
+from ps_train import following, placement, restoring
 from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import ModelError
@@ -32,7 +32,7 @@ from ps_train.towers import mean_gradients, tower, tower_devices
 from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules
 from ps_train.updates.allreduce import Agreement
 from ps_train.updates.lead import Lead
-from ps_train.work import Work
+from ps_train.work import READERS, Work
 
 INPUT = "ps_train/input"
 NOT_SHARDED = (
@@ -161,8 +161,13 @@ def _build_batch(context, config, model, params, number):
     if context.autotune or context.cluster.is_colocated:
         shared_name = f"{INPUT}_{number}" if number else INPUT
     device = context.worker_device + "/device:CPU:0"
+    known = len(tf1.get_collection(READERS))
+
+    def follow(dataset):
+        return following.follow(dataset, tf1.get_collection(READERS)[known:])
+
     # A worker of an all-reduce that has no data cannot leave.
-    _, batch = build_input(model, where, device, shared_name, goes_on=context.is_all_reduced)
+    _, batch = build_input(model, where, device, shared_name, context.is_all_reduced, follow)
     if context.is_chief and number == 0 and num_shards > 1 and not where.is_sharding_read:  # one for the job
         log.info(NOT_SHARDED, "worker" if context.devices.towers == 1 else "tower")
     return batch

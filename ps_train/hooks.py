@@ -65,6 +65,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
         self._has_ended = False
         self.unfinished_examples = 0  # in the batches so far of a step of several
+        self.steps_begun = 0  # of several batches
         self.step = 0
         self.session = None  # the newest raw session
 
@@ -162,6 +163,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def begin_step(self):
         """A step of several batches begins; what an unfinished one before it has used is not trained on."""
+        self.steps_begun += 1
         self.unfinished_examples = 0
 
     def count_examples(self, examples):

@@ -22,7 +22,7 @@ DATASETS = "ps_train/datasets"
 HAS_DATA = "ps_train/has_data"
 
 
-def build_input(model, context, device, shared_name=None, goes_on=False):
+def build_input(model, context, device, shared_name=None, goes_on=False, follow=None):
     """Builds the input of one task.
 
     Args:
@@ -32,6 +32,7 @@ def build_input(model, context, device, shared_name=None, goes_on=False):
       shared_name: of the iterator, on the device's task; None: each session has its own.
       goes_on: whether the first element comes again and again after the last; a bool scalar in HAS_DATA tells of each
         whether it is one of the data.
+      follow: function of the user's dataset: the one to read in its place, of the same elements.
 
     Returns:
       (dataset, (features, labels)): the dataset and the tensors of its next element.
@@ -39,7 +40,8 @@ def build_input(model, context, device, shared_name=None, goes_on=False):
     with tf1.device(device):
         dataset = call_input_fn(model, context)
         tf1.add_to_collection(DATASETS, dataset)
-        iterated = _going_on(dataset) if goes_on else dataset
+        iterated = dataset if follow is None else follow(dataset)
+        iterated = _going_on(iterated) if goes_on else iterated
         iterated = iterated if shared_name is None else _without_tuning(iterated)
         iterator = tf1.data.make_initializable_iterator(iterated, shared_name)
         tf1.add_to_collection(ITERATORS, iterator.initializer)

@@ -7,12 +7,15 @@
 A dataset's functions run on the worker and reach no other task, so what takes pieces is Python code with a ControlSession on
 the queue's ps: its calls have a deadline and are made again until they are answered, the job ends, or the dataset starts anew.
 
-A piece in hand is told as done when nothing of it is on its way any more:
+A piece in hand is told as done when a step is done that nothing of it comes after. The worker tells what it asks for and gets
+(`following`): with its asking for the first batch of a step, what came before is of steps that are done.
 
-- `batches` numbers the groups of pieces that it reads, one after the other. When the worker asks for a batch, its steps with the
-  batches before are done, and so is every piece whose last record was in one of them.
-- `numbers` sees no records: a piece is done when the user's reader has read it and another one, and so asks for the one after the
-  next; or has read it, and nothing is left to take.
+- `batches` numbers the groups of pieces that it reads, one after the other, and notes which group a batch begins with: those before
+  have come whole once that batch is the worker's next.
+- `numbers` sees no records: a piece has been read once the reader asks for the one after it.
+
+While the worker waits for a batch and nothing is on its way, all that has come is done, in a step that is not full yet, too: it
+may never be. An error marks nothing as done, though tf.data reads on after it: a batch that was pulled and not made tells of it.
 
 Where no piece is left to take, yet another worker may be lost with some (`passes` is a number), what there is makes a smaller
 batch, and the worker waits. It does not where the other ones wait for its steps, in sync, with --max_lead and between towers: its data ends.
@@ -41,6 +44,14 @@ NEW_PROCESS = (
     "the server was restarted",
 )  # what a ps says that knows nothing of the queue
 BUFFERED = 2  # batches that are made ahead
+KEPT = (
+    "_number",
+    "_asked",
+    "_made",
+    "_left",
+    "_is_pulling",
+    "_has_failed",
+)  # by a reader that begins anew with a dataset that goes on
 
 
 class Reader:
@@ -55,12 +66,23 @@ class Reader:
 
     Attributes:
       should_stop: function: whether the worker ends; set when the session is made.
+      steps_begun: function: steps of several batches that the worker has begun; None where each batch is one.
+      data: the dataset that it has made.
+      is_direct: whether a batch of `data` is one of the worker's, in its order, so that `note_came` tells of it.
+      passes_errors: whether reading goes on after an error.
     """
 
     def __init__(self, count, make_session, place, waits, group=1):
         self.count = count
         self._make_session, self._place, self._waits, self._group = make_session, place, waits, group
         self.should_stop = lambda: False
+        self.steps_begun: Any = lambda: None
+        self.data: Any = None
+        self.is_direct = self.passes_errors = False
+        self._is_asking = self._is_new_step = (
+            False  # whether the worker waits for a batch; whether that is a step's first
+        )
+        self._step: Any = None
         self._session = None
         self._lock = threading.Condition()
         self._is_paced = False  # whether no more is taken than the reader of `numbers` asks for, and one
@@ -75,7 +97,14 @@ class Reader:
         self._finished = []  # pieces of which the queue is to be told
         self._made: Any = collections.deque()  # the first groups of batches that the worker has not got yet
         self._opened: list[int] = []
+        self._left = 0  # groups before it have left the reader whole
+        self._is_pulling = self._has_failed = False
         self._is_first = self._is_waiting = self._is_over = False
+
+    @property
+    def follows_batches(self):
+        """Whether it gives batches, and no numbers."""
+        return not self._is_paced
 
     @property
     def is_waiting(self):
@@ -98,17 +127,15 @@ class Reader:
         @no_autograph
         def asking(taken):
             # In a thread of its own, a wait does not keep the worker's step from being cancelled.
-            asked = _counted(lambda: call(self._note_asked, [], tf.int64, []))
+            asked = counted(lambda _: call(self._note_asked, [], tf.int64, []))
             return tf.data.Dataset.zip((asked, taken.prefetch(1)))
 
         self._is_paced = True
         second = no_autograph(lambda _, piece: piece)
         each = tf.data.Dataset.from_tensor_slices
-        return (
-            self._rounds(each, lambda groups: groups.map(second), asking)
-            .map(second)
-            .with_options(_as_asked())
-        )
+        rounds = self._rounds(each, lambda groups: groups.map(second), asking)
+        self.data = rounds.map(second)
+        return self.data
 
     def batches(self, read, batch_size):
         """A dataset of batches of what is read; its last one, and those before a wait, may be smaller.
@@ -119,10 +146,15 @@ class Reader:
         """
 
         @no_autograph
-        def note(groups, records):
-            return _after(call(self._note_made, [groups[0]], tf.int64, []), records)
+        def note(_, batch):
+            groups, records = batch
+            return after(call(self._note_made, [groups[0]], tf.int64, []), records)
 
-        return self._rounds(read, lambda records: records.batch(batch_size).map(note))
+        def in_batches(records):
+            pulled = counted(lambda _: call(self._note_pulled, [], tf.int64, []))
+            return tf.data.Dataset.zip((pulled, records.batch(batch_size))).map(note)
+
+        return self._rounds(read, in_batches)
 
     def finish(self, data):
         """The dataset that the worker gets its batches from.
@@ -132,15 +164,11 @@ class Reader:
         """
 
         @no_autograph
-        def came(*batch):
-            return _after(call(self._note_came, [], tf.int64, []), batch if len(batch) > 1 else batch[0])
+        def left(*batch):
+            return after(call(self._note_left, [], tf.int64, []), batch if len(batch) > 1 else batch[0])
 
-        @no_autograph
-        def ended(_):
-            return data.take(call(self._note_end, [], tf.int64, []))  # which is 0
-
-        ahead = data.prefetch(BUFFERED).map(came)
-        return ahead.concatenate(tf.data.Dataset.range(1).flat_map(ended)).with_options(_as_asked())
+        self.data = data.prefetch(BUFFERED).map(left)
+        return self.data
 
     def _rounds(self, read, finish, around=lambda rounds: rounds):
         """All that is read until the queue is over; a round ends where nothing is left to take for now."""
@@ -153,14 +181,14 @@ class Reader:
 
         @no_autograph
         def one_round(reading):
-            taken = _counted(
-                lambda: call(self._take_group, [reading], [tf.int64, tf.int64], [[], [None]])
+            taken = counted(
+                lambda _: call(self._take_group, [reading], [tf.int64, tf.int64], [[], [None]])
             ).take_while(no_autograph(lambda _, pieces: tf.size(pieces) > 0))
             return finish(taken.flat_map(of_group))
 
         @no_autograph
         def all_rounds(reading):
-            opened = _counted(lambda: call(self._open_round, [reading], tf.int64, []))
+            opened = counted(lambda _: call(self._open_round, [reading], tf.int64, []))
             goes_on = opened.take_while(no_autograph(lambda is_open: is_open > 0))
             return around(goes_on.flat_map(no_autograph(lambda _: one_round(reading))))
 
@@ -179,9 +207,8 @@ class Reader:
     def _open_round(self, reading):
         """Takes the first piece of a round, or waits for a moment; 0 if all is over."""
         with self._lock:
-            if reading == self._reading and self._is_paced and self._is_waiting:
-                self._finish(lambda group: group <= self._asked - 2)
-            elif reading == self._reading and not self._is_paced and not self._made:  # nothing is on its way
+            self._is_pulling = False
+            if reading == self._reading and self._is_asking and self._is_nothing_coming():
                 self._finish(lambda group: True)
             self._opened, self._is_first = [], True
             if not self._may_take():
@@ -218,35 +245,78 @@ class Reader:
             self._lock.wait(RETRY_SECS)
         return not self._is_paced or self._number <= self._asked
 
+    def _is_nothing_coming(self):
+        """At the opening of a round: whether all that was read has left the reader."""
+        if self._is_paced:
+            return self._is_waiting and self._asked > self._number
+        return self.passes_errors or not (self._made or self._has_failed)
+
     def _note_asked(self):
         """The reader of `numbers` has read what it was given."""
         with self._lock:
+            self._left = self._asked
             self._asked += 1
             self._lock.notify_all()
-            self._finish(lambda group: group <= self._asked - (2 if self._is_over else 3))
-            if self._is_over and self._finished:
-                self._call(self._reading, wants=0)
+        return np.int64(0)
+
+    def _note_pulled(self):
+        with self._lock:
+            self._has_failed |= self._is_pulling
+            self._is_pulling = True
         return np.int64(0)
 
     def _note_made(self, group):
         with self._lock:
+            self._is_pulling = False
             self._made.append(int(group))
         return np.int64(0)
 
-    def _note_came(self):
+    def _note_left(self):
         with self._lock:
-            if self._made:
-                first = self._made.popleft()
-                self._finish(lambda group: group < first)
-            if self._finished:
-                self._call(self._reading, wants=0)
+            if self._made and not self.is_direct:
+                self._left = self._made.popleft()
         return np.int64(0)
 
-    def _note_end(self):
+    # Called by `following`, of what the worker gets in the end.
+
+    def note_asked(self):
+        """The worker asks for a batch."""
+        begun = self.steps_begun()
         with self._lock:
-            self._finish(lambda group: True)
+            self._is_asking, self._is_new_step = True, begun is None or begun != self._step
+            self._step = begun
+            self._tell_left()
+
+    def note_came(self, takes):
+        """The worker gets a batch.
+
+        Args:
+          takes: whether it may be of this reader.
+
+        Returns:
+          whether it is.
+        """
+        with self._lock:
+            self._is_asking = False
+            if not (takes and self.is_direct and self._made):
+                return False
+            self._left = self._made.popleft()
+            self._tell_left()
+            return True
+
+    def note_end(self):
+        """There are no more batches."""
+        with self._lock:
+            is_whole = self._is_over and not self._is_paced and self._is_nothing_coming()
+            self._finish(lambda group: is_whole or group < self._left)
             self._call(self._reading, wants=0)
-        return np.int64(0)
+
+    def _tell_left(self):
+        """What left the reader before this step's first batch is done."""
+        if self._is_new_step and (self.passes_errors or not self._has_failed):
+            self._finish(lambda group: group < self._left)
+            if self._finished:
+                self._call(self._reading, wants=0)
 
     def _finish(self, is_done):
         while self._in_hand and is_done(self._in_hand[0][0]):
@@ -279,9 +349,9 @@ class Reader:
             log.warning(
                 "what this worker has in hand was given to others, as it was taken for lost: it begins anew"
             )
-            number, asked, made = self._number, self._asked, self._made
+            kept = {name: getattr(self, name) for name in KEPT}
             self._clear()
-            self._number, self._asked, self._made = number, asked, made
+            vars(self).update(kept)
         return OVER
 
     def _try_call(self, wants):
@@ -297,19 +367,12 @@ class Reader:
         return answer
 
 
-def _as_asked():
-    """Options by which tf.data reads ahead only where a dataset says so: what is asked for tells what is done."""
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return options
-
-
-def _counted(function):
+def counted(function):
     """A dataset of what the function gives, again and again."""
-    return tf.data.Dataset.range(FOR_EVER).map(no_autograph(lambda _: function()))
+    return tf.data.Dataset.range(FOR_EVER).map(no_autograph(function))
 
 
-def _after(first, element):
+def after(first, element):
     """The tensors of an element, once another one is there."""
     with tf1.control_dependencies([first]):
         return tf.nest.map_structure(tf.identity, element, expand_composites=True)

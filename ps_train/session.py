@@ -132,6 +132,8 @@ def make(
     members += [PiecesHook(queue, readers) for queue in queues]
     for reader in readers:
         reader.should_stop = lambda: runtime.guard.should_stop or step_hook.is_last
+        if runtime.context.step_batches > 1:
+            reader.steps_begun = lambda: step_hook.steps_begun
     all_members = [hook for hook in [*hooks, *members] if isinstance(hook, MemberHook)]
     if runtime.context.step_batches > 1:
         hooks = [

@@ -22,7 +22,7 @@ LAYERS = (
     "explain stall towers manifest doctor piece_queue plan",
     "relapse restoring data guard hooks transport_hook sizes checkpoint_hook follower summary failures faults tether",
     "pieces",
-    "work bring_up stall_watch status ending vacant warm_up common_end tethered line_logs job_end",
+    "work following bring_up stall_watch status ending vacant warm_up common_end tethered line_logs job_end",
     "graph session launcher supervisor profiler tuning",
     "worker ps joined evaluator bench experiment",
     "startup chaos",
