@@ -32,7 +32,7 @@ from ps_train.inputs import build_input_init
 from ps_train.liveness import BEAT_SECS, SILENCE_SECS, awake_clock, line_throttle, wait_until
 from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
-from ps_train.piece_queue import QUEUES
+from ps_train.piece_queue import NAME, QUEUES
 from ps_train.relapse import Relapse, cause_of
 from ps_train.server import session_config
 from ps_train.updates.allreduce import broadcast, rule_of
@@ -371,6 +371,10 @@ class SessionCreator(tf1.train.SessionCreator):
         )  # fmt: skip
         for queue in self._queues if self._restorer else ():
             queue.load(session, reader)
+        if not self._queues and any(name.startswith(NAME) for name in reader.get_variable_to_shape_map()):
+            log.warning(
+                "input: the position that the checkpoint has of the work queue is not used without --input=workqueue"
+            )
         kept = [(path, os.path.getmtime(path + ".index")) for path in all_checkpoints(self._train_dir)]
         self.saver.set_last_checkpoints_with_time(kept)  # counts them in when it deletes the oldest
         lost = (self._runtime.report.global_step or 0) - (checkpoint_step(checkpoint) or 0)

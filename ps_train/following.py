@@ -92,7 +92,7 @@ def _check_zips(top, readers):
         count = sum(len(made & _below(source)) for source in _sources(op))
         if count > 1:
             raise ModelError(
-                f"the dataset zips {count} parts of the work queue (made at {made_at(op)}), whose pieces a worker gets in any order: "
+                f"the dataset zips {count} parts of the work queue{_place(op)}, whose pieces a worker gets in any order: "
                 "what is paired does not belong together. Read them in one: an array of tuples or a dict for from_numpy, or both "
                 "files in one function of context.pieces(...).flat_map."
             )
@@ -118,9 +118,14 @@ def _look_between(top, readers, deterministic):
     for op, what in keeping.items():
         words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind_of(op)).lower()
         log.warning(
-            "input: %s after %s (made at %s) reads ahead: what it has in hand when the job is interrupted counts as read, and does not "
-            "come again in that pass", words, what, made_at(op),
+            "input: %s after %s%s reads ahead: what it has in hand when the job is interrupted counts as read, and does not "
+            "come again in that pass", words, what, _place(op),
         )  # fmt: skip
+
+
+def _place(op):
+    place = made_at(op)
+    return f" (made at {place})" if place else ""
 
 
 def kind_of(op):

@@ -137,13 +137,11 @@ class PieceQueue:
                 return
             there = value.size
         told = (
-            f"its work queue has {there} pieces and the data has {self.count}"
+            f"the checkpoint is of other data: its work queue has {there} pieces and the data has {self.count}"
             if there
-            else "it has no work queue"
+            else f"the checkpoint has no position of {name}: it was written with --input=shard, or input_fn asked for less"
         )
-        log.warning(
-            "input: the data is read from its beginning, as the checkpoint is of other data: %s", told
-        )
+        log.warning("input: the data is read from its beginning, as %s", told)
         session.run(self._load, {self._loaded: [0] * self.count})
 
     # Transitions.

@@ -21,7 +21,8 @@
 >>> ps_train.data.from_numpy(ps_train.InputContext(batch_size=32), np.zeros([100, 3])).element_spec
 TensorSpec(shape=(None, 3), dtype=tf.float64, name=None)
 
-What comes back is a `tf.data.Dataset` of batches: `map` it for what else is to be done.
+What comes back is a `tf.data.Dataset` of batches: `map` it for what else is to be done. With --input=workqueue two of them cannot
+be zipped, as each reads pieces of its own: give `from_numpy` all arrays at once. One after the other, by `concatenate`, is fine.
 """
 
 import importlib

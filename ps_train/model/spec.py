@@ -58,9 +58,10 @@ class InputContext:
         asks for them, so that a fast worker reads more; each is handed out once in a pass over all. Read them one after the
         other, as `flat_map` does, and give the number of passes here, not by the dataset's `repeat`.
 
-        A piece counts as done when the reader has read it and the one after it, and at the end of the data; what a lost worker
-        had not done comes again. What a dataset keeps of pieces before (a `shuffle` or `prefetch`, or the buffers that tf.data
-        adds by itself) comes no more in that pass: the helpers of `ps_train.data` know it of each batch, and lose nothing.
+        A piece counts as done when the step is done that had the last of it; what a lost worker had not done comes again. What a
+        `shuffle`, `prefetch` or parallel `map` has in hand then comes no more in that pass, of which a line in the log warns: the
+        helpers of `ps_train.data` know of each batch, and lose nothing by `prefetch` and `map`. Two of these datasets, or a helper's,
+        are not to be zipped: each gives other pieces. Read what belongs together in one function of `flat_map`.
 
         Args:
           count: pieces, numbered from 0; the same on all workers.

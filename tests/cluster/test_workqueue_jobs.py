@@ -124,6 +124,68 @@ def test_a_job_goes_on_where_its_checkpoint_is(data):
         assert sorted(data.seen()) == sorted(set(range(1600)) - trained)
 
 
+@pytest.mark.parametrize("how", ["how=pieces,count=300,size=50", "how=numpy,count=304"])
+def test_in_sync_all_that_was_trained_on_is_done_at_the_end(data, how):
+    with data.job(f"{how},repeat=false,slow=all:20", "--update=sync") as job:
+        job.start_all()
+        job.expect_exits(0)
+        done = list(checkpoint_of(job.train_dir)[POSITION])
+        assert done == [1] * len(done)
+        assert sorted(set(data.seen())) == list(range(int(how.split("count=")[1].split(",")[0])))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_broken_file_is_read_once_it_is_mended(data, tmp_path, num_workers):
+    files = write_files(tmp_path, 20, 20)
+    broken = tmp_path / "03.csv"
+    whole = broken.read_text()
+    broken.write_text(whole.replace("63\n", "x63\n"))
+    with data.job(f"how=csv,files={files},repeat=false", num_workers=num_workers) as job:
+        tasks = job.start_all()
+        assert [task.wait(START_SECS) for task in tasks[1:]] == [1] * num_workers
+        tasks[0].wait(START_SECS)
+        assert checkpoint_of(job.train_dir)[POSITION][3] == 0
+        broken.write_text(whole)
+        again = job.start_all()
+        job.expect_exits(0, tasks=again)
+        assert set(data.seen()) == set(range(400))
+
+
+def test_batches_of_half_a_step_are_not_done(data):
+    flags = ["--accumulate_steps=8", "--batch_size=25"]
+    with data.job("how=numpy,count=3200,repeat=false,slow=all:400", *flags) as job:
+        tasks = job.start_all()
+        data.wait_for(tasks[1], 75)
+        for task in tasks:
+            task.send(signal.SIGINT)
+        assert [task.wait(30) for task in tasks] == [130] * 3
+        found = checkpoint_of(job.train_dir)
+        assert 0 < sum(found[POSITION]) * 50 <= found["global_step"] * 200
+
+
+def test_zipped_parts_are_refused(data):
+    with data.job("how=numpy,count=640,zip=1") as job:
+        _, chief, _ = job.start_all()
+        assert chief.wait(START_SECS) == 1
+        assert "the dataset zips 2 parts of the work queue (made at " in chief.log
+        assert "Traceback" not in chief.log
+
+
+def test_a_checkpoint_of_the_other_way_to_divide_the_data_is_told_of(data):
+    with data.job("how=numpy,count=160", "--train_steps=10", num_workers=1) as job:
+        for flags, told in (
+            (["--input=shard"], ""),
+            (
+                ["--input=workqueue", "--train_steps=20"],
+                "the checkpoint has no position of ps_train/input_queue_0",
+            ),
+            (["--input=shard", "--train_steps=30"], "is not used without --input=workqueue"),
+        ):
+            tasks = [job.start("ps:0", *flags), job.start("worker:0", *flags)]
+            job.expect_exits(0, tasks=tasks)
+            assert told in tasks[1].log
+
+
 def test_without_an_end_the_passes_follow_one_another(data):
     flags = ["--train_steps=150", "--save_checkpoint_steps=1000"]
     with data.job("how=pieces,count=400,size=20,slow=1:30", *flags) as job:

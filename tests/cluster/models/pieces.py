@@ -1,7 +1,7 @@
 """Counts the records that were trained on: each step adds a line with its record's ids to a file of the worker's process.
 
 params: how (csv: `files`; numpy: `count` rows; pieces: `count` records in pieces of `size`), seen (directory), repeat, slow
-("worker:milliseconds" or "all:milliseconds" of each step), shuffle_buffer
+("worker:milliseconds" or "all:milliseconds" of each step), shuffle_buffer, zip (numpy: 1: with itself)
 """
 
 import os
@@ -24,7 +24,11 @@ def input_fn(context):
             context, params["files"], columns={"id": 0}, repeat=repeat, **options
         ).map(lambda row: row["id"])
     if params["how"] == "numpy":
-        return ps_train.data.from_numpy(context, np.arange(params["count"]), repeat=repeat)
+        parts = [
+            ps_train.data.from_numpy(context, np.arange(params["count"]), repeat=repeat)
+            for _ in range(1 + params.get("zip", 0))
+        ]
+        return parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(lambda x, _: x)
     size = params["size"]
     numbers = context.pieces(params["count"] // size, repeat)
     return numbers.flat_map(lambda piece: tf.data.Dataset.range(piece * size, (piece + 1) * size)).batch(
