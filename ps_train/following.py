@@ -13,6 +13,7 @@ What stands between a helper's batches and the worker decides what is known of t
 
 import re
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -159,7 +160,7 @@ def _below(top):
 def _ways(top, bottom):
     """The ops on each way from one down to another, which is left out."""
     reaching = {op for op in _below(top) if bottom in _below(op)}
-    open_ways = [(top, ())]
+    open_ways: list[Any] = [(top, ())]
     while open_ways:
         op, above = open_ways.pop()
         if op is bottom:

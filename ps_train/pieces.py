@@ -44,14 +44,8 @@ NEW_PROCESS = (
     "the server was restarted",
 )  # what a ps says that knows nothing of the queue
 BUFFERED = 2  # batches that are made ahead
-KEPT = (
-    "_number",
-    "_asked",
-    "_made",
-    "_left",
-    "_is_pulling",
-    "_has_failed",
-)  # by a reader that begins anew with a dataset that goes on
+# By a reader that begins anew with a dataset that goes on.
+KEPT = ("_number", "_asked", "_made", "_left", "_is_pulling", "_has_failed")
 
 
 class Reader:
