@@ -52,6 +52,15 @@ def follow(dataset, readers):
         deterministic = dataset.options().deterministic
     _look_between(top, readers, deterministic)
 
+    followed = _followed(dataset, readers)
+    options = tf.data.Options()  # by which tf.data reads ahead only where a dataset says so
+    options.experimental_optimization.inject_prefetch = False
+    if not all(reader.is_direct for reader in readers):
+        options.experimental_optimization.apply_default_optimizations = False
+    return followed.with_options(options)
+
+
+def _followed(dataset, readers):
     def note_asked():
         for reader in readers:
             reader.note_asked()
@@ -78,11 +87,7 @@ def follow(dataset, readers):
 
     asked = counted(lambda _: call(note_asked, [], tf.int64, []))
     noted = tf.data.Dataset.zip((asked, dataset)).map(came)
-    options = tf.data.Options()  # by which tf.data reads ahead only where a dataset says so
-    options.experimental_optimization.inject_prefetch = False
-    if not all(reader.is_direct for reader in readers):
-        options.experimental_optimization.apply_default_optimizations = False
-    return noted.concatenate(tf.data.Dataset.range(1).flat_map(ended)).with_options(options)
+    return noted.concatenate(tf.data.Dataset.range(1).flat_map(ended))
 
 
 def _check_zips(top, readers):
