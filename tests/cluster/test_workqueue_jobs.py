@@ -153,7 +153,7 @@ def test_a_broken_file_is_read_once_it_is_mended(data, tmp_path, num_workers):
 
 def test_batches_of_half_a_step_are_not_done(data):
     flags = ["--accumulate_steps=8", "--batch_size=25"]
-    with data.job("how=numpy,count=3200,repeat=false,slow=all:400", *flags) as job:
+    with data.job("how=numpy,count=3200,repeat=false,nap=100", *flags) as job:
         tasks = job.start_all()
         data.wait_for(tasks[1], 75)
         for task in tasks:

@@ -1,7 +1,8 @@
 """Counts the records that were trained on: each step adds a line with its record's ids to a file of the worker's process.
 
 params: how (csv: `files`; numpy: `count` rows; pieces: `count` records in pieces of `size`), seen (directory), repeat, slow
-("worker:milliseconds" or "all:milliseconds" of each step), shuffle_buffer, zip (numpy: 1: with itself)
+("worker:milliseconds" or "all:milliseconds" of each step), shuffle_buffer, zip (numpy: 1: with itself), nap
+(numpy: milliseconds that a batch takes)
 """
 
 import os
@@ -28,12 +29,21 @@ def input_fn(context):
             ps_train.data.from_numpy(context, np.arange(params["count"]), repeat=repeat)
             for _ in range(1 + params.get("zip", 0))
         ]
+        if params.get("nap"):
+            return parts[0].map(
+                lambda x: tf.ensure_shape(tf.numpy_function(nap, [x, params["nap"]], x.dtype), x.shape)
+            )
         return parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(lambda x, _: x)
     size = params["size"]
     numbers = context.pieces(params["count"] // size, repeat)
     return numbers.flat_map(lambda piece: tf.data.Dataset.range(piece * size, (piece + 1) * size)).batch(
         context.batch_size
     )
+
+
+def nap(batch, millis):
+    time.sleep(millis / 1000)
+    return batch
 
 
 class Seen(tf1.train.SessionRunHook):
