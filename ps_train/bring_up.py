@@ -2,7 +2,7 @@
 
 What happens when a session is made, and made again after a ps was lost:
 
-1. every ps must answer on its board, within `startup_timeout_secs` (later `peer_timeout_secs`), and must know the same
+1. every ps must answer on its board, within `startup_timeout_secs` (`peer_timeout_secs` later, or if the job has had it), and must know the same
    cluster; who is missing is named every ten seconds;
 2. chief: if the boards say that the model lives on exactly these ps processes, it is left as it is ("rejoined"); else
    the newest checkpoint is restored, or the variables are initialized, and what became flat is loaded from them
@@ -265,6 +265,7 @@ class SessionCreator(tf1.train.SessionCreator):
         def all_up():
             if not self._other_runs() and over_due.is_due():
                 self._check_is_on(waited=awake_clock() - start)
+            self._check_is_there(waited=awake_clock() - start)
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
@@ -316,6 +317,23 @@ class SessionCreator(tf1.train.SessionCreator):
         is_late = not context.is_chief and not self._other_runs()
         if is_late and ended_since(self._train_dir, self._runtime.report.started):
             raise JobOverError("the job ended while this task was starting")
+
+    def _check_is_there(self, waited):
+        """Raises PeerLostError for a ps that the job has had, and that is gone for longer than others wait for it."""
+        runtime = self._runtime
+        bound = runtime.timeouts.peer_timeout_secs
+        if waited <= bound or runtime.context.cluster.is_colocated:
+            return
+        had, runs = runtime.monitor.view().record("model").get("ps_runs") or {}, runtime.monitor.ps_runs()
+        gone = [
+            f"{link.task} at {link.address} ({link.reason})"
+            for link in runtime.monitor.links
+            if link.reason and str(link.task) in had and str(link.task) not in runs
+        ]
+        if gone:
+            raise PeerLostError(
+                f"gone for {bound:g} s: {', '.join(gone)}. Start it; the job has had it before."
+            )
 
     def _advice(self):
         flag = "startup_timeout_secs" if self._session is None else "peer_timeout_secs"  # of a script, too

@@ -411,3 +411,17 @@ def test_who_comes_back_while_the_chief_is_ending_ends_with_it(make_job, num_ps)
     chief.wait_for_line(r"step ([5-9]\d|\d{3}),")
     job.expect_exits(0, [*ps, chief, job.start("worker:1")], secs=60)
     assert chief.report["local_steps"] == 240, "no more than its data"
+
+
+def test_one_that_comes_when_a_ps_is_gone_waits_no_longer_than_the_others(make_job):
+    flags = ["--train_steps=100000", "--peer_timeout_secs=6", "--startup_timeout_secs=300"]
+    job = make_job(2, 2, flags=flags, params="slow=all:5")
+    job.start_all(["ps:0", "ps:1"])
+    chief = job.start("worker:0")
+    chief.wait_for_line(r"step \d+/")
+    job.tasks[1].kill()
+    late = job.start("worker:1")
+    job.expect_exits(138, [chief, late], secs=60)
+    assert re.search(
+        r"gone for 6 s: ps:1 at \S+ \(connection refused|ps:1 at \S+ has been gone", late.report["reason"]
+    ), late.tail()
