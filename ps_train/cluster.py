@@ -69,6 +69,7 @@ class TaskId:
         return cls(match[1], int(match[2]))
 
 
+EVALUATOR = TaskId("evaluator", 0)
 _JOBS_LINE = "the jobs are ps, worker, chief and evaluator."
 
 

@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from ps_train import checkpoints, graph, logs, restoring
-from ps_train.cluster import TaskId
+from ps_train.cluster import EVALUATOR
 from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, ModelError, PsTrainError, UsageError
@@ -45,7 +45,7 @@ def run_once(config, show=print):
       ModelError: the model is wrong or does not fit the checkpoint.
     """
     logs.start("eval")
-    report = Report(TaskId("evaluator", 0))
+    report = Report(EVALUATOR)
     with _reported(report, config.report_file):
         if not config.train_dir:
             raise UsageError("--train_dir is not given. Expected the directory that a training job saved to.")

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ps_train import checkpoints, command_lines, net, process
-from ps_train.cluster import Cluster, TaskId
+from ps_train.cluster import EVALUATOR, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.devices import gpus_of
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, UsageError
@@ -41,7 +41,6 @@ from ps_train.reports import Report
 from ps_train.summary import Summary
 from ps_train.wording import counted
 
-EVALUATOR = TaskId("evaluator", 0)
 TICK_SECS = 0.1
 PS_LINGER_SECS = 5.0
 EVALUATING = "evaluating on held-out data"

@@ -32,10 +32,10 @@ import numpy as np
 from ps_train.board import BoardError
 from ps_train.compat import tf, tf1
 from ps_train.data.calls import call, no_autograph
+from ps_train.data.order import FOR_EVER
 from ps_train.logs import Throttle, log
 from ps_train.piece_queue import OVER, STALE
 
-FOR_EVER = 2**62
 CALL_SECS = 2.0
 RETRY_SECS = 0.1
 SILENCE_SECS = 10.0

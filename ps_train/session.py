@@ -130,6 +130,7 @@ def make(
     members += [LeadHook(lead) for lead in leads]
     queues, readers = tf1.get_collection(QUEUES), tf1.get_collection(READERS)
     members += [PiecesHook(queue, readers) for queue in queues]
+    shared = [*optimizers, *leads, *queues]  # what the tasks change on a ps together, and the chief brings up
     for reader in readers:
         reader.should_stop = lambda: runtime.guard.should_stop or step_hook.is_last
         if runtime.context.step_batches > 1:
@@ -145,13 +146,7 @@ def make(
     notice = StopNoticeHook(runtime, step_hook, all_members)
     stall_watch = StallWatch(runtime, optimizers, graph=tf1.get_default_graph(), leads=leads, readers=readers)
     runtime.guard.looks = [notice.look, stall_watch.look]
-    creator = SessionCreator(
-        runtime,
-        [*optimizers, *leads, *queues],
-        saving,
-        scaffold or tf1.train.Scaffold(),
-        step_hook.train_steps,
-    )
+    creator = SessionCreator(runtime, shared, saving, scaffold or tf1.train.Scaffold(), step_hook.train_steps)
     is_all_reduced = runtime.context.is_all_reduced
     if is_all_reduced:  # each worker has all
         own = str(runtime.context.cluster.server_task(runtime.context.task))
@@ -160,7 +155,7 @@ def make(
     ordered = [step_hook, warm_up, *hooks, notice, *members]
     if runtime.context.is_chief:
         _publish_training(runtime.context, runtime.monitor, optimizers, step_hook.train_steps)
-        rosters = [_make_roster(runtime, creator, [*optimizers, *leads, *queues])]
+        rosters = [_make_roster(runtime, creator, shared)]
         finals = _final_hooks(runtime, creator, optimizers, saving, rosters)
         # A hook of the user's may change the model in its `end`, which comes before the last save.
         has_own_hooks = len(hooks) > len(all_members) - len(members)

@@ -71,7 +71,7 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     address = cluster.address(task)
     log.info("listening at %s%s", address, _openness(address))
     host, _ = split_address(address)
-    if not net.is_resolved(host):
+    if not monitor.get("is_at_address") and not net.is_resolved(host):
         log.warning(
             "%s, this task's own address, cannot be resolved on this host. Others may know it; if none does, no ps can connect: "
             "python -m ps_train doctor",

@@ -31,12 +31,11 @@ class Work:
         self._seed = random.getrandbits(31) if seed is None else seed
         self._graph = tf1.get_default_graph()
 
-    def pieces(self, count, repeat=True, shuffle=True):
-        """As `InputContext.pieces`, from a queue."""
+    def pieces(self, count, passes, shuffle):
+        """As `InputContext.pieces`, from a queue; arguments as `reader`'s."""
         if count == 0:
             return tf.data.Dataset.range(0)
-        reader = self.reader(count, -1 if repeat is True else int(repeat) or 1, shuffle)
-        return reader.numbers()
+        return self.reader(count, passes, shuffle).numbers()
 
     def reader(self, count, passes, shuffle, group=1):
         """A Reader on a new queue.

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from absl.flags import FlagValues
 
 from ps_train import command_lines, net, paths
-from ps_train.cluster import Cluster, TaskId
+from ps_train.cluster import EVALUATOR, Cluster, TaskId
 from ps_train.commands.train import collect
 from ps_train.config import TrainConfig
 from ps_train.devices import gpus_of
@@ -283,7 +283,7 @@ def _evaluation(plan: Plan, job: Job) -> Job:
     """Evaluates where the chief has saved."""
     config = dataclasses.replace(plan.config, report_file=None, log_dir=None, evaluate=None)
     argv = [plan.remote.python, "-m", "ps_train", "eval", *config.as_flags()]
-    wanted = Wanted(TaskId("evaluator", 0), _host_of(plan, TaskId("worker", 0)), argv, {})
+    wanted = Wanted(EVALUATOR, _host_of(plan, TaskId("worker", 0)), argv, {})
     return job._replace(tasks=[wanted], finishers=[wanted.task], make_policy=ScriptPolicy)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from absl.flags import FlagValues
 
 from ps_train import isolation, paths
-from ps_train.cluster import FROM_FLAGS, FROM_MPIRUN, FROM_SRUN, Cluster, TaskId
+from ps_train.cluster import EVALUATOR, FROM_FLAGS, FROM_MPIRUN, FROM_SRUN, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import ModelError, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
@@ -105,7 +105,7 @@ def make_plan(values: FlagValues, env: Mapping[str, str]) -> Plan:
             problems.append(
                 f"--private_network is for a local cluster, and this is {place.task}. Leave it out."
             )
-        if place is not None and place.task == TaskId("evaluator", 0) and not config.train_dir:
+        if place is not None and place.task == EVALUATOR and not config.train_dir:
             problems.append(
                 "Task evaluator:0 reads checkpoints, but no --train_dir is given. Add --train_dir."
             )

@@ -14,7 +14,7 @@ import numpy as np
 from ps_train.compat import tf
 from ps_train.data.calls import call, no_autograph
 from ps_train.errors import ModelError
-from ps_train.model.spec import ModeKeys
+from ps_train.model.spec import ModeKeys, passes_of
 from ps_train.wording import shown
 
 FOR_EVER = 2**62
@@ -28,14 +28,15 @@ class Order:
             raise ModelError(
                 f"shuffle_buffer={shown(shuffle_buffer)} is out of range; a number of records is expected, 0 for their own order."
             )
-        if not isinstance(repeat, int) or repeat < 0 or (repeat == 0 and repeat is not False):
+        passes = passes_of(repeat)
+        if passes is None:
             raise ModelError(
                 f"repeat={shown(repeat)} is out of range; True (for ever), False (one pass) or a number of passes is expected."
             )
         is_training = context.mode == ModeKeys.TRAIN
         self.batch_size, self.seed = context.batch_size, context.seed
         self.buffer = shuffle_buffer if is_training else 0
-        self.passes = (-1 if repeat is True else max(int(repeat), 1)) if is_training else 1
+        self.passes = passes if is_training else 1
 
     def shuffle(self, data, buffer=None):
         """As `Dataset.shuffle`, anew in each pass; nothing where the order is to be kept."""

@@ -117,7 +117,7 @@ def _num_pieces(num_shards):
 
 def describe_pieces(count, what, context):
     """The line in the log, such as `input: 24 pieces, by file, from the work queue on ps:0`."""
-    return f"input: {count} piece{'' if count == 1 else 's'}, by {what}, from the work queue on {context.work.ps}"
+    return f"input: {counted(count, 'piece')}, by {what}, from the work queue on {context.work.ps}"
 
 
 def describe_files(plan, num_files, context):

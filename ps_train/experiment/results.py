@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ps_train.cluster import TaskId
+from ps_train.cluster import EVALUATOR, TaskId
 from ps_train.config import TrainConfig
 from ps_train.local_config import read_report, report_path
 
 Record = dict[str, Any]
 RECORD_FILE = "run.json"
 RUNNING, DONE, FAILED = "running", "done", "failed"
-EVALUATOR = TaskId("evaluator", 0)
 CHIEF = TaskId("worker", 0)
 FIGURES = (
     "global_step", "examples", "train_secs", "wall_secs", "steps_per_sec", "examples_per_sec", "loss", "staleness",

@@ -120,11 +120,7 @@ def _compared_measures(records: Sequence[Record], points: Sequence[Point]) -> li
     With the same examples a step, steps/s say what examples/s do; with the same steps, seconds say what steps/s do.
     """
     names = {RATE}
-    of_a_step = {
-        round(record["figures"]["examples"] / record["figures"]["global_step"])
-        for record in records
-        if record["figures"]["examples"] and record["figures"]["global_step"]
-    }
+    of_a_step = {round(ratio) for ratio in _examples_of_a_step(records)}
     if "train_steps" in axes_of(points):
         names.add(SECS)
     elif len(of_a_step) > 1:
@@ -211,14 +207,19 @@ def _of_the_machine(done: Sequence[Record]) -> Iterator[str]:
         yield f"There was no more than {as_bytes(min(free))} of free memory before one of the runs."
 
 
+def _examples_of_a_step(records: Sequence[Record]) -> list[float]:
+    """Of each run where that is known."""
+    return [
+        record["figures"]["examples"] / record["figures"]["global_step"]
+        for record in records
+        if record["figures"]["examples"] and record["figures"]["global_step"]
+    ]
+
+
 def _of_the_steps(done: Sequence[Record], points: Sequence[Point]) -> Iterator[str]:
     per_step = {}
     for point in points:
-        ratios = [
-            record["figures"]["examples"] / record["figures"]["global_step"]
-            for record in of_point(done, point)
-            if record["figures"]["examples"] and record["figures"]["global_step"]
-        ]
+        ratios = _examples_of_a_step(of_point(done, point))
         if ratios:
             per_step[point.text] = sum(ratios) / len(ratios)
     if per_step and max(per_step.values()) > 1.05 * min(per_step.values()):

@@ -22,6 +22,17 @@ class ModeKeys:
     PREDICT = "predict"
 
 
+def passes_of(repeat: Any) -> int | None:
+    """How often data is read by an argument `repeat`: -1 for ever; None if it is out of range.
+
+    >>> [passes_of(repeat) for repeat in (True, False, 3, 0, -1, "3")]
+    [-1, 1, 3, None, None, None]
+    """
+    if not isinstance(repeat, int) or repeat < 0 or (repeat == 0 and repeat is not False):
+        return None
+    return -1 if repeat is True else int(repeat) or 1
+
+
 @dataclass(frozen=True)
 class InputContext:
     """What `input_fn` is told: which part of the data this task reads, and how.
@@ -73,19 +84,20 @@ class InputContext:
         """
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ModelError(f"context.pieces({count!r}): a number of pieces is expected, from 0.")
-        if not isinstance(repeat, int) or repeat < 0 or (repeat == 0 and repeat is not False):
+        passes = passes_of(repeat)
+        if passes is None:
             raise ModelError(
                 f"context.pieces(repeat={repeat!r}): True (for ever), False (one pass) or a number of passes is expected."
             )
         if self.work is not None:
-            return self.work.pieces(count, repeat, shuffle)
+            return self.work.pieces(count, passes, shuffle)
         from ps_train.compat import tf
 
         numbers = tf.data.Dataset.range(count).shard(self.num_shards, self.shard_index)
         if self.mode != ModeKeys.TRAIN:
             return numbers
         numbers = numbers.shuffle(count, self.seed) if shuffle and count else numbers
-        return numbers.repeat(-1 if repeat is True else int(repeat) or 1)
+        return numbers.repeat(passes)
 
 
 class WatchedContext(InputContext):
