@@ -17,6 +17,7 @@ from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM, blamed, is_worth_a_restart
 from ps_train.process import signal_name
+from ps_train.quorum import num_needed
 
 BLAME_SECS = 5.0
 ROOT_CAUSE_SECS = 0.5
@@ -99,9 +100,9 @@ class Policy:
             return True
         workers = self._cluster.training_tasks
         num_left = sum(self.ends[worker].status == EXIT_DONE for worker in workers if worker in self.ends)
-        num_present = len(workers) - num_left
-        num_needed = min(config.replicas_to_aggregate or len(workers), num_present)
-        return num_present - len(self.lost) - 1 >= num_needed
+        num_present, num_lost = len(workers) - num_left, len(self.lost) + 1
+        quorum = config.replicas_to_aggregate or len(workers)
+        return num_present - num_lost >= num_needed(quorum, len(workers), num_present, num_lost)
 
     def find_failure(self, now: float) -> Failure | None:
         """The task to blame, once that is known: one that ended because of another's failure only points to it.

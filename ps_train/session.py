@@ -285,7 +285,7 @@ def _let_ps_end(runtime):
 
 def _make_roster(runtime, creator, optimizers):
     context = runtime.context
-    lease, removes = roster_policy(context, runtime.timeouts.peer_timeout_secs)
+    lease, max_removed = roster_policy(context, runtime.timeouts.peer_timeout_secs)
     return Roster(
         optimizers,
         runtime.monitor,
@@ -293,21 +293,24 @@ def _make_roster(runtime, creator, optimizers):
         context.task,
         creator.make_raw_session,
         lease,
-        removes,
+        max_removed,
         awake_clock,
     )
 
 
 def roster_policy(context, peer_timeout_secs):
-    """(lease, removes): after how many seconds of silence the chief calls a worker lost, and whether the job goes on.
+    """(lease, max_removed): after how many seconds of silence the chief calls a worker lost, and how many the job goes on without.
 
-    With backup workers a half-made push holds up a round that needs nobody else: it is discarded soon.
+    With backup workers a half-made push holds up a round that needs nobody else: it is discarded soon. As many as there are
+    backups are taken out, so that the others are not waited for them when some have left.
     """
-    if context.update != "sync":
-        return peer_timeout_secs, not context.cluster.is_colocated
-    removes = context.on_worker_loss == "continue"
-    has_backups = context.quorum < context.cluster.num_workers
-    return (min(BACKUP_LEASE_SECS, peer_timeout_secs) if has_backups else peer_timeout_secs), removes
+    num_workers = context.cluster.num_workers
+    num_backups = num_workers - context.quorum if context.update == "sync" else 0
+    lease = min(BACKUP_LEASE_SECS, peer_timeout_secs) if num_backups else peer_timeout_secs
+    if context.cluster.is_colocated:
+        return lease, 0
+    goes_on = context.update != "sync" or context.on_worker_loss == "continue"
+    return lease, num_workers if goes_on else num_backups
 
 
 def _summary_hooks(saving):

@@ -41,6 +41,10 @@ class Ssh(NamedTuple):
         """Bound of a task's start: a little later than ssh's own, whose message says more."""
         return self.connect_secs + MARGIN_SECS
 
+    def _line(self, *words: str) -> str:
+        """What a person types, with the options given to this one."""
+        return shlex.join([*self.program, *words])
+
     def argv(self, host: str, directory: str, python: str, python_path: str) -> list[str]:
         """Starts a tether on `host`, in `directory`, by the interpreter `python`; `python_path` goes before its PYTHONPATH."""
         options = {
@@ -53,52 +57,53 @@ class Ssh(NamedTuple):
         remote = shlex.join(["sh", "-c", _SCRIPT, directory, python, python_path])
         return [*self.program, "-T", *given, host, remote]
 
+    def silent_start(self, host: str) -> str:
+        """Why a task was not started, of which nothing was heard for `connect_secs`."""
+        return (
+            f"{host} has not started it within {self.connect_secs:g} s (--startup_timeout_secs). Expected its shell, its directories and its Python "
+            f"to answer: try {self._line(host)} true."
+        )
 
-def silent_start(host: str, secs: float) -> str:
-    """Why a task was not started, of which nothing was heard for `secs`."""
-    return (
-        f"{host} has not started it within {secs:g} s (--startup_timeout_secs). Expected its shell, its directories and its Python "
-        f"to answer: try ssh {host} true."
-    )
-
-
-def explain(
-    host: str, directory: str, python: str, status: int, lines: Sequence[str], was_ready: bool
-) -> tuple[int, str]:
-    """The status of a task without an end of its own, and why: from what ssh has ended with and written."""
-    said = [line for line in lines if line.strip()]
-    text, last = "\n".join(said), said[-1].strip().rstrip(".") if said else f"ssh ended with status {status}"
-    if was_ready:
-        return EXIT_RETRYABLE, f"the connection to {host} was lost: {last}"
-    if f"{_SAY}directory" in text:
-        return (
-            EXIT_PERMANENT,
-            f"{host} has no directory {directory}. Make it there, or name another by --remote_dir.",
+    def explain(
+        self, host: str, directory: str, python: str, status: int, lines: Sequence[str], was_ready: bool
+    ) -> tuple[int, str]:
+        """The status of a task without an end of its own, and why: from what ssh has ended with and written."""
+        said = [line for line in lines if line.strip()]
+        text, last = (
+            "\n".join(said),
+            said[-1].strip().rstrip(".") if said else f"ssh ended with status {status}",
         )
-    if f"{_SAY}python" in text:
-        return (
-            EXIT_PERMANENT,
-            f"{host} has no {python}. Name an interpreter with ps_train there by --remote_python.",
-        )
-    if "No module named" in text:
-        return (
-            EXIT_PERMANENT,
-            f"{python} on {host} has no ps_train ({last}). Install it there, or name another interpreter by --remote_python.",
-        )
-    if "Permission denied" in text:
-        return (
-            EXIT_PERMANENT,
-            f"ssh is not let in to {host} ({last}). Expected a key without a passphrase, or an agent that has it: "
-            f"ssh -o BatchMode=yes {host} true has to work.",
-        )
-    if "Host key verification failed" in text:
-        return (
-            EXIT_PERMANENT,
-            f"the host key of {host} is unknown to ssh, or another than before. Log in once (ssh {host}) and look at it.",
-        )
-    if status == CONNECTION_STATUS:
-        return (
-            EXIT_RETRYABLE,
-            f"{host} cannot be reached: {last}. Check its name in --hosts, and that sshd runs there.",
-        )
-    return EXIT_PERMANENT, f"no task could be started on {host}: {last}"
+        if was_ready:
+            return EXIT_RETRYABLE, f"the connection to {host} was lost: {last}"
+        if f"{_SAY}directory" in text:
+            return (
+                EXIT_PERMANENT,
+                f"{host} has no directory {directory}. Make it there, or name another by --remote_dir.",
+            )
+        if f"{_SAY}python" in text:
+            return (
+                EXIT_PERMANENT,
+                f"{host} has no {python}. Name an interpreter with ps_train there by --remote_python.",
+            )
+        if "No module named" in text:
+            return (
+                EXIT_PERMANENT,
+                f"{python} on {host} has no ps_train ({last}). Install it there, or name another interpreter by --remote_python.",
+            )
+        if "Permission denied" in text:
+            return (
+                EXIT_PERMANENT,
+                f"ssh is not let in to {host} ({last}). Expected a key without a passphrase, or an agent that has it: "
+                f"{self._line('-o', 'BatchMode=yes', host)} true has to work.",
+            )
+        if "Host key verification failed" in text:
+            return (
+                EXIT_PERMANENT,
+                f"the host key of {host} is unknown to ssh, or another than before. Log in once ({self._line(host)}) and look at it.",
+            )
+        if status == CONNECTION_STATUS:
+            return (
+                EXIT_RETRYABLE,
+                f"{host} cannot be reached: {last}. Check its name in --hosts, and that sshd runs there.",
+            )
+        return EXIT_PERMANENT, f"no task could be started on {host}: {last}"

@@ -37,7 +37,8 @@ class Summary(NamedTuple):
         secs, step = report.get("train_secs") or 0.0, report.get("global_step")
         is_short = target is not None and step is not None and step < target
         step_shown = f"{step} of {target}" if is_short else f"{step}"
-        text = f"Trained to step {step_shown} in {secs:.1f} s, {self.config.update}, on {workers}"
+        took = f" in {secs:.1f} s" if secs else ""  # the chief may have had no step left to make
+        text = f"Trained to step {step_shown}{took}, {self.config.update}, on {workers}"
         return f"{text}: {_why(report.get('reason') or '')}" if is_short else f"{text}."
 
     def nothing_left(self, checkpoint: str) -> str:

@@ -26,7 +26,7 @@ from typing import IO, NamedTuple
 from ps_train import tether
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_PERMANENT, EXIT_RETRYABLE, UsageError
-from ps_train.ssh import Ssh, explain, silent_start
+from ps_train.ssh import Ssh
 
 LAST_LINES = 200  # a long traceback
 LINGER_SECS = 5.0
@@ -179,7 +179,7 @@ class TetheredTask:
         elif host is not None and self.waited_secs(now) > place.ssh.ready_secs:
             self._cut()
             said = f" It said: {self.last_lines[-1]}" if self.last_lines else ""
-            self.exit = Exit(EXIT_RETRYABLE, reason=silent_start(host, place.ssh.connect_secs) + said)
+            self.exit = Exit(EXIT_RETRYABLE, reason=place.ssh.silent_start(host) + said)
 
     def _exit_without_a_word(self) -> Exit:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -193,7 +193,7 @@ class TetheredTask:
                 EXIT_PERMANENT, reason="its tether was lost: " + (self.last_lines or ["no output"])[-1]
             )
         place = self._place
-        status, reason = explain(
+        status, reason = place.ssh.explain(
             self.wanted.host, place.directory, place.python, status, list(self.last_lines), self.is_ready
         )
         return Exit(status, reason=reason, is_cut_off=self.is_ready)

@@ -30,6 +30,7 @@ from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
+from ps_train.quorum import num_needed
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.allreduce import AGREEMENTS, is_collective
 from ps_train.updates.finite import explain_bad_number, is_bad_number
@@ -217,8 +218,9 @@ def _judge_absent(runtime, view):
         task for task in cluster.training_tasks if task != context.task and str(task) not in runtime.left
     ]
     absent = [task for task in others if not view.record(str(task))]
-    num_needed = min(context.quorum, len(others) + 1)
-    if context.update != "sync" or len(others) + 1 - len(absent) >= num_needed:
+    num_present = len(others) + 1
+    wanted = num_needed(context.quorum, cluster.num_workers, num_present, len(absent))
+    if context.update != "sync" or num_present - len(absent) >= wanted:
         runtime.short_since = None
         return None
     if runtime.short_since is None:
@@ -232,7 +234,7 @@ def _judge_absent(runtime, view):
             )
         return None
     return PeerLostError(
-        f"not there for {as_secs(bound)} s: {named}. An update takes {num_needed} gradients. Start it, or give it longer by "
+        f"not there for {as_secs(bound)} s: {named}. An update takes {wanted} gradients. Start it, or give it longer by "
         "--startup_timeout_secs.",
         is_model_safe=True,
     )
@@ -253,8 +255,10 @@ def _judge_workers(runtime, view, bound, needs_all=True):
     if context.update != "sync" or context.on_worker_loss == "continue" or not needs_all:
         lost = needed
     num_present = context.cluster.num_workers - len(left)
-    num_needed = min(context.quorum, num_present) if context.update == "sync" and needs_all else 1
-    if not lost or (not needed and num_present - len(lost) >= num_needed):
+    wanted = 1
+    if context.update == "sync" and needs_all:
+        wanted = num_needed(context.quorum, context.cluster.num_workers, num_present, len(lost))
+    if not lost or (not needed and num_present - len(lost) >= wanted):
         return None
     named = ", ".join(
         f"{task} at {context.cluster.address(task)} ({_last_word(records[task], task in runtime.lenders)})"

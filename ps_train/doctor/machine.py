@@ -100,7 +100,8 @@ def check_memory(num_tasks: int, root: Root = _ROOT) -> Finding:
         free, where = left, "the cgroup's limit"
     if math.isinf(free):
         return ok("memory", "not known here.")
-    what = f"{as_bytes(int(free))} free by {where}, where {counted(num_tasks, 'task')} with a small model want {as_bytes(num_tasks * TASK_BYTES)}."
+    want = f"{'wants' if num_tasks == 1 else 'want'} {as_bytes(num_tasks * TASK_BYTES)}"
+    what = f"{as_bytes(int(free))} free by {where}, where {counted(num_tasks, 'task')} with a small model {want}."
     if free < num_tasks * TASK_BYTES / 2:
         return problem(
             "memory",
@@ -125,6 +126,7 @@ def check_files(num_tasks: int, num_peers: int, limit: int) -> Finding:
 def check_threads(num_tasks: int, cores: int, limit: int, root: Root = _ROOT) -> Finding:
     """`ulimit -u`, which is of all of a user's processes, and a cgroup's pids.max."""
     need = num_tasks * (THREADS_OF_A_TASK + THREADS_OF_A_PROCESSOR * cores)
+    wanted = f"{counted(num_tasks, 'task')} {'wants' if num_tasks == 1 else 'want'} about {need}"
     left, what = user_threads_left(limit, os.getuid(), root), "ulimit -u"
     remedy = f"End what else runs, or raise it: ulimit -u {limit + 2 * need}."
     pids = cgroup_pids_left(root)
@@ -132,8 +134,8 @@ def check_threads(num_tasks: int, cores: int, limit: int, root: Root = _ROOT) ->
         left, what = pids, "the cgroup's pids.max"
         remedy = f"End what else runs, or raise it by {2 * need}, in Docker by --pids-limit."
     if math.isinf(left):
-        return ok("threads", f"no limit, where {counted(num_tasks, 'task')} want about {need}.")
-    line = f"{left:.0f} left by {what}, where {counted(num_tasks, 'task')} want about {need}."
+        return ok("threads", f"no limit, where {wanted}.")
+    line = f"{left:.0f} left by {what}, where {wanted}."
     return problem("threads", line, remedy) if left < need else ok("threads", line)
 
 

@@ -32,13 +32,17 @@ class Roster(tf1.train.SessionRunHook):
       own: this task.
       make_raw_session: makes sessions for the thread.
       lease_secs: silence after which a worker counts as lost.
-      removes: whether the job goes on without a lost worker; in sync it is taken out of the quorum then.
+      max_removed: how many lost workers the job goes on without; they are taken out.
       clock: seconds.
     """
 
-    def __init__(self, optimizers, monitor, tasks, own, make_raw_session, lease_secs, removes, clock):
+    def __init__(self, optimizers, monitor, tasks, own, make_raw_session, lease_secs, max_removed, clock):
         self._optimizers, self._monitor, self._tasks, self._own = optimizers, monitor, tasks, own
-        self._make_raw_session, self._lease_secs, self._removes = make_raw_session, lease_secs, removes
+        self._make_raw_session, self._lease_secs, self._max_removed = (
+            make_raw_session,
+            lease_secs,
+            max_removed,
+        )
         self._lost: set[tuple[int, Any]] = set()
         self._stopping = threading.Event()
         self._clock, self._deaf_at = clock, -HEAR_SECS
@@ -90,13 +94,14 @@ class Roster(tf1.train.SessionRunHook):
         return now - self._deaf_at > HEAR_SECS
 
     def _take_out(self, session, replica, task):
+        is_removed = len({lost for lost, _ in self._lost} - {replica}) < self._max_removed
         for optimizer in self._optimizers:
-            if self._removes:
+            if is_removed:
                 optimizer.remove(session, replica)
             else:
                 optimizer.forget_push(session, replica)
         record = self._monitor.view().record(str(task))
-        consequence = ": going on without it" if self._removes and not ends_the_job(record) else ""
+        consequence = ": going on without it" if is_removed and not ends_the_job(record) else ""
         if record.get("state") in ("failed", "stopped"):
             log.warning("%s has ended (%s)%s", task, record.get("reason"), consequence)
         else:

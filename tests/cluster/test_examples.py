@@ -67,7 +67,7 @@ def write_files(name, directory):
 
 
 @pytest.mark.parametrize("way", ["shard", "workqueue"])
-@pytest.mark.parametrize("name", ["numpy_arrays.py", "tfrecords.py"])
+@pytest.mark.parametrize("name", ["numpy_arrays.py", "own_reader.py", "tfrecords.py"])
 def test_digits_from_files(tmp_path, name, way):
     params = write_files(name, tmp_path / "data")
     out = train(tmp_path, name, params, "--train_steps=400", f"--input={way}")

@@ -49,6 +49,19 @@ def test_a_sync_job_can_go_on_without_a_lost_worker(make_job):
     assert chief.report["global_step"] == 400
 
 
+def test_the_last_worker_trains_on_when_the_backup_is_lost_and_another_has_used_up_its_data(make_job):
+    flags = ["--update=sync", "--replicas_to_aggregate=2", *FAST]
+    job = make_job(num_workers=3, flags=flags, params="slow=all:20,batches=400:60:400", timeout_secs=8)
+    job.start_all()
+    ps, chief, second, lost = job.tasks
+    lost.wait_for_line("step 1,")
+    lost.kill()
+    job.expect_exits(0, [ps, chief, second])
+    assert "going on without it" in chief.log, chief.tail()
+    assert chief.report["local_steps"] - chief.report["dropped_gradients"] > 300, "it went on alone"
+    assert chief.report["reason"] and "gone for" not in chief.log, chief.tail()
+
+
 def test_a_sync_job_that_ends_for_a_lost_worker_has_saved_its_last_step(make_job):
     flags = ["--update=sync", "--train_steps=100000", "--save_checkpoint_steps=100000"]
     job = make_job(num_workers=2, flags=flags, params="slow=0:10", timeout_secs=6)

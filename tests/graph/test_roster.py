@@ -14,7 +14,10 @@ RECORDS = {"worker:0": {"state": "training"}, "worker:1": {"state": "training", 
 
 class Optimizer:
     def __init__(self):
-        self.removed = []
+        self.removed, self.forgotten = [], []
+
+    def forget_push(self, session, replica):
+        self.forgotten.append(replica)
 
     def remove(self, session, replica):
         self.removed.append(replica)
@@ -34,7 +37,7 @@ def optimizer():
 def roster(clock, optimizer):
     monitor = FakeMonitor(FakeView(RECORDS), [FakeLink(TaskId("ps", 0), "p0:1")])
     monitor.links[0].is_up = True
-    return Roster([optimizer], monitor, TASKS, TASKS[0], None, 5.0, True, clock)
+    return Roster([optimizer], monitor, TASKS, TASKS[0], None, 5.0, 1, clock)
 
 
 def test_a_silent_worker_is_removed_once(roster, optimizer):
@@ -42,6 +45,18 @@ def test_a_silent_worker_is_removed_once(roster, optimizer):
     roster.look(None)
     roster.look(None)
     assert optimizer.removed == [1]
+
+
+def test_no_more_are_removed_than_the_job_goes_on_without(clock, optimizer):
+    tasks = [TaskId("worker", index) for index in range(4)]
+    records = {str(task): {"state": "training", "run": "r"} for task in tasks}
+    monitor = FakeMonitor(FakeView(records), [FakeLink(TaskId("ps", 0), "p0:1")])
+    monitor.links[0].is_up = True
+    roster = Roster([optimizer], monitor, tasks, tasks[0], None, 5.0, 2, clock)
+    for lost in (("worker:3",), ("worker:3", "worker:1", "worker:2")):
+        monitor.shown = FakeView(records, dict.fromkeys(lost, 6.0))
+        roster.look(None)
+    assert (optimizer.removed, optimizer.forgotten) == ([3, 1], [2])
 
 
 def test_one_that_came_back_may_be_lost_again(roster, optimizer):

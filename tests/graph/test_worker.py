@@ -149,6 +149,12 @@ def test_a_backup_worker_is_not_needed():
     assert judge({"worker:0": OK, "worker:2": OK}, {"worker:2": 61}, update="sync", quorum=3) is not None
 
 
+def test_the_last_one_goes_on_when_the_backup_is_lost_and_the_rest_have_left():
+    records = {"worker:0": {"state": "left"}, "worker:2": OK}
+    assert judge(records, {"worker:2": 61}, update="sync", quorum=2) is None
+    assert judge(records, {"worker:2": 61}, update="sync", quorum=3) is not None, "no backup: it is needed"
+
+
 def test_a_job_that_goes_on_without_lost_workers_still_needs_its_chief():
     options = {"update": "sync", "on_worker_loss": "continue"}
     records = {"worker:0": OK, "worker:2": OK}

@@ -641,7 +641,8 @@ def test_how_many_tasks_are_to_run_here(monkeypatch, place, tasks, peers, is_exp
     monkeypatch.setattr(software, "check", lambda env: [])
     monkeypatch.setattr(network, "check", lambda cluster, own: [])
     found = {one.topic: one.what for one in doctor.examine(place, None, 3, {})}
-    assert f" {tasks} want about " in found["threads"] and f"a task with {peers} peers" in found["files"]
+    verb = "wants" if tasks == "1 task" else "want"
+    assert f" {tasks} {verb} about " in found["threads"] and f"a task with {peers} peers" in found["files"]
     assert ("security" in found) == is_exposed
 
 

@@ -81,6 +81,8 @@ SYNC, BACKUP = {"update": "sync"}, {"update": "sync", "replicas_to_aggregate": 2
         (BACKUP, [CUT_OFF, KILLED]),
         (BACKUP, [KILLED, KILLED]),
         (BACKUP, [{"status": 0}, KILLED]),
+        (BACKUP, [{"status": 0}, {"status": 0}, KILLED]),
+        (BACKUP, [KILLED, {"status": 0}, {"status": 0}]),
         ({**SYNC, "on_worker_loss": "continue"}, [KILLED]),
     ],
 )
@@ -97,7 +99,7 @@ def test_a_job_goes_on_without_a_lost_worker(settings, ends):
         (SYNC, [KILLED]),
         (SYNC, [CUT_OFF]),
         (BACKUP, [KILLED, KILLED, KILLED]),
-        (BACKUP, [{"status": 0}, {"status": 0}, KILLED]),
+        (BACKUP, [KILLED, {"status": 0}, KILLED, KILLED]),
         ({}, [{"status": 1}]),
         ({}, [{"status": 138}]),
     ],

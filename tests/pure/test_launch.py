@@ -13,7 +13,7 @@ from ps_train.commands import launch
 from ps_train.errors import UsageError
 from ps_train.failures import ROOT_CAUSE_SECS, End, ScriptPolicy, plain
 from ps_train.resolvers.host_list import Host, parse_hostfile, parse_hosts
-from ps_train.ssh import Ssh, explain
+from ps_train.ssh import Ssh
 from ps_train.tethered import Exit
 
 SCRIPT = ["--", "python", "script.py", "--hosts=theirs", "eval"]
@@ -194,12 +194,28 @@ def test_of_two_that_fail_at_once_the_one_that_was_killed_is_the_cause():
 
 
 def test_a_connection_that_is_lost_is_worth_a_restart():
+    explain = Ssh(["ssh", "-p", "22"]).explain
     assert explain("b", "/d", "py", 255, ["client_loop: send disconnect: Broken pipe"], was_ready=True) == (
         138, "the connection to b was lost: client_loop: send disconnect: Broken pipe",
     )  # fmt: skip
     assert (
         explain("b", "/d", "py", 2, [], was_ready=False)[1]
         == "no task could be started on b: ssh ended with status 2"
+    )
+
+
+def test_what_to_try_has_the_options_of_the_program_that_failed():
+    _, reason = Ssh(["ssh", "-p", "22"]).explain(
+        "b", "/d", "py", 255, ["u@b: Permission denied."], was_ready=False
+    )
+    assert reason.endswith(": ssh -p 22 -o BatchMode=yes b true has to work.")
+    assert (
+        Ssh(["ssh", "-F", "c f"], 5.0)
+        .silent_start("b")
+        .endswith(
+            "within 5 s (--startup_timeout_secs). Expected its shell, its "
+            "directories and its Python to answer: try ssh -F 'c f' b true."
+        )
     )
 
 

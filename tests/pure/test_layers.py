@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # A module may import from the rows before its own; a package is one module here. The design's layers 1, 2 and 6 take
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
-    "errors wording processors timeline allocator staleness choices curve",
+    "errors wording processors timeline allocator staleness choices curve quorum",
     "compat addresses packages messages step_trace devices params contradictions",
     "wire",
     "cluster logs transport profile",

@@ -15,7 +15,7 @@ from ps_train.reports import Report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-MAX_LINES = 550  # besides the rows of tables, which have to be complete
+MAX_LINES = 590  # besides the rows of tables, which have to be complete
 
 
 def section(title):
