@@ -39,6 +39,28 @@ def _listed(train_dir, key):
     return [path for path in paths if os.path.exists(path + ".index")]
 
 
+def checkpoints_up_to_newest(train_dir):
+    """Path prefixes of all checkpoints whose files are there, by their steps, up to the newest one's.
+
+    The state file does not list them all: with `max_to_keep=0` TensorFlow's Saver notes the newest alone.
+    """
+    newest = checkpoint_step(latest_checkpoint(train_dir))
+    if newest is None:
+        return []
+    found = (re.fullmatch(r"model\.ckpt-(\d+)\.index", name) for name in os.listdir(train_dir))
+    steps = sorted(int(match[1]) for match in found if match)
+    return [os.path.join(train_dir, f"model.ckpt-{step}") for step in steps if step <= newest]
+
+
+def remove_all_but_newest(train_dir):
+    """Removes the checkpoints of a job that is over, but for its newest."""
+    for path in checkpoints_up_to_newest(train_dir):
+        if path != latest_checkpoint(train_dir):
+            for suffix in (".index", ".meta", ".data-00000-of-00001"):
+                with contextlib.suppress(OSError):
+                    os.remove(path + suffix)
+
+
 def remove_interrupted(train_dir):
     """Removes the files of saves that were cut off, as by SIGKILL, which no later save would; how many they were.
 

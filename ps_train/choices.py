@@ -11,6 +11,7 @@ MAX_BUCKET_BYTES = 2**30  # TensorFlow's limit of a message is 2 GB
 WIRE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 INPUTS = ("shard", "workqueue")
 PARTITIONS = ("none", "auto")
+EVAL_CHECKPOINTS = ("newest", "all")
 RATE_SCALES = ("none", "linear", "sqrt")
 MAX_THREADS = 1024  # of a pool; a larger number is taken for a mistake
 MAX_SEED = 2**31 - 1

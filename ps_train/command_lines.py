@@ -82,7 +82,7 @@ def evaluate(config: TrainConfig) -> str:
     """The evaluation of the newest checkpoint of `train_dir`."""
     kept = TrainConfig(
         model=config.model, model_params=config.model_params, train_dir=config.train_dir,
-        eval_steps=config.eval_steps,
+        eval_steps=config.eval_steps, eval_checkpoints=config.eval_checkpoints,
     )  # fmt: skip
     return _line(["eval", *kept.as_flags()], python())
 

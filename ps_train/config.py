@@ -126,6 +126,8 @@ class TrainConfig:
     """Local cluster: evaluate on held-out data at the end; None: for the built-in example only."""
     eval_steps: int | None = None
     """Batches per evaluation; None: until the evaluation data is used up."""
+    eval_checkpoints: str = "newest"
+    """What the command eval and `evaluate` look at: the newest checkpoint, or `all` that there are, the oldest first."""
     debug: bool = False
     """Show the traceback of an error in the model."""
 

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from ps_train.choices import (
+    EVAL_CHECKPOINTS,
     INPUTS,
     LOSS_POLICIES,
     MAX_BUCKET_BYTES,
@@ -118,6 +119,7 @@ def _choice_problems(config: Any) -> list[str]:
         found.append(f"--update={config.update} is not an update rule. Expected async, sync or allreduce.")
     for name, choices in (
         ("input", INPUTS),
+        ("eval_checkpoints", EVAL_CHECKPOINTS),
         ("on_worker_loss", LOSS_POLICIES),
         ("on_nan", NAN_POLICIES),
         ("partition", PARTITIONS),

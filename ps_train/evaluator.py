@@ -1,6 +1,6 @@
 """Evaluation on held-out data, from checkpoints alone: once, or following a training job.
 
-    status = run_once(config)                  # `python -m ps_train eval`: the newest checkpoint
+    status = run_once(config)                  # `python -m ps_train eval`: the newest checkpoint, or all that there are
     follow(config, report)                     # the evaluator job: every checkpoint that it can catch, to the last
 
 The evaluator is never part of the cluster: nobody waits for it, and it needs nothing but `train_dir`. It ends after the
@@ -36,7 +36,7 @@ class Vanished(PsTrainError):
 
 
 def run_once(config, show=print):
-    """Evaluates the newest checkpoint of `config.train_dir` and shows a line of metrics; the exit status.
+    """Evaluates the newest checkpoint of `config.train_dir`, or all; shows a line of metrics of each; the exit status.
 
     The report is written whatever the outcome.
 
@@ -49,16 +49,18 @@ def run_once(config, show=print):
     with _reported(report, config.report_file):
         if not config.train_dir:
             raise UsageError("--train_dir is not given. Expected the directory that a training job saved to.")
-        checkpoint = checkpoints.latest_checkpoint(config.train_dir)
-        if checkpoint is None:
+        newest = checkpoints.latest_checkpoint(config.train_dir)
+        if newest is None:
             raise UsageError(
                 f"--train_dir={config.train_dir} holds no checkpoint. Train first, or check the directory."
             )
         evaluation = Evaluation(config)
-        step, metrics, examples = evaluation.run(checkpoint)
-        show(describe(step, metrics, examples))
-        _note(report, checkpoint, step, metrics, examples)
-        evaluation.write_summary(step, metrics)
+        is_all = config.eval_checkpoints == "all"
+        for checkpoint in checkpoints.checkpoints_up_to_newest(config.train_dir) if is_all else [newest]:
+            step, metrics, examples = evaluation.run(checkpoint)
+            show(describe(step, metrics, examples))
+            _note(report, checkpoint, step, metrics, examples)
+            evaluation.write_summary(step, metrics)
     return EXIT_DONE
 
 
@@ -83,6 +85,10 @@ def _reported(report, path):
 
 def _note(report, checkpoint, step, metrics, examples):
     report.checkpoint, report.global_step, report.metrics = checkpoint, step, metrics
+    report.evaluations = [
+        *(report.evaluations or []),
+        {"global_step": step, "examples": examples, "metrics": metrics},
+    ]
     report.local_steps += 1
     report.examples += examples
 

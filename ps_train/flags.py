@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from ps_train.choices import (
+    EVAL_CHECKPOINTS,
     INPUTS,
     LOSS_POLICIES,
     NAN_POLICIES,
@@ -153,6 +154,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("save_checkpoint_secs", float, "seconds between checkpoints [600, if no steps are given]"),
         _field("keep_checkpoint_max", int, "checkpoints to keep; 0: all"),
         _field("eval_steps", int, "batches per evaluation [until the data is used up]"),
+        _field("eval_checkpoints", EVAL_CHECKPOINTS, "eval, --evaluate: the newest, or all, oldest first"),
         _field("report_file", str, "JSON that this task writes at its end"),
         _field("log_every_secs", float, "seconds between progress lines"),
         _field("debug", bool, "show the traceback of an error in the model"),
@@ -170,6 +172,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
     "Experiments, with the command experiment; --grid may be given several times": (
         FlagSpec("grid", list, None, "flag=value,value flag=value,value: the points are all combinations"),
         FlagSpec("seeds", int, None, "runs of each point, with --seed and those after it [3, from 1]"),
+        FlagSpec("evaluations", int, None, "of each run, as it goes; 1: at its end alone [10]"),
         FlagSpec("out", str, None, "directory of runs, tables, plots and report.html; a second call goes on"),
     ),
     "Bounds of every wait, in seconds": (
@@ -228,7 +231,7 @@ OF_SOME_COMMANDS = {
     "kill": ("chaos",),
     "term": ("chaos",),
     "stop": ("chaos",),
-    **dict.fromkeys(("grid", "seeds", "out"), ("experiment",)),
+    **dict.fromkeys(("grid", "seeds", "evaluations", "out"), ("experiment",)),
     "bench_secs": ("bench",),
     "json": ("status", "bench", "doctor", "plan"),
     **dict.fromkeys(

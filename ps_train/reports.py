@@ -38,6 +38,7 @@ class Report:
     loss: float | None = None
     curve: list[list[float]] | None = None
     metrics: dict | None = None
+    evaluations: list[dict] | None = None
     started: float = field(default_factory=time.time)
     train_secs: float = 0.0
     cpu_secs: float | None = None

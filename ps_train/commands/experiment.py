@@ -5,12 +5,14 @@
 | a model and its settings, as for `train` | these hold for every point |
 | --grid | the points: `flag=value,value` for each axis |
 | --seed, --seeds | the first seed (1), and how many follow on it, itself included (3) |
+| --evaluations | so many checkpoints of each run, at even distances, are evaluated when it is over (10); 1: the last alone |
 | --out | everything is written there; what is done there already is not run again |
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from ps_train.params import format_model_params
 from ps_train.wording import counted, did_you_mean, shown
 
 NUM_SEEDS = 3
+NUM_EVALUATIONS = 10
 FIRST_SEED = 1
 _OF_A_RUN = ("train_dir", "report_file", "log_dir")
 _AXES = {field.name for field in dataclasses.fields(TrainConfig)} - {*_OF_A_RUN, "seed"} | {
@@ -83,6 +86,8 @@ def _problems_of_the_whole(values: FlagValues) -> list[str]:
     ]
     if _num_seeds(values) < 1:
         found.append(f"--seeds={values.seeds} is out of range. Expected a whole number from 1.")
+    if values.evaluations is not None and values.evaluations < 1:
+        found.append(f"--evaluations={values.evaluations} is out of range. Expected a whole number from 1.")
     if not values.out:
         return [
             *found,
@@ -113,8 +118,21 @@ def _plan_point(point: Point, base: TrainConfig, values: FlagValues, seed: int) 
         problems.append(
             "The command experiment compares runs of the same target, but no --train_steps is given. Add it."
         )
-    config = dataclasses.replace(config, evaluate=config.evaluate is not False)
+    config = _with_evaluations(config, NUM_EVALUATIONS if values.evaluations is None else values.evaluations)
     return Run(point, config, parsed.num_ps, parsed.num_workers), problems
+
+
+def _with_evaluations(config: TrainConfig, number: int) -> TrainConfig:
+    """The settings with checkpoints at even distances, unless they say how often to save, and with their evaluation."""
+    if config.evaluate is False:
+        return config
+    config = dataclasses.replace(config, evaluate=True)
+    if number == 1 or not config.train_steps:
+        return config
+    if config.save_checkpoint_steps is None and config.save_checkpoint_secs is None:
+        every = math.ceil(config.train_steps / number)
+        config = dataclasses.replace(config, save_checkpoint_steps=every, keep_checkpoint_max=0)
+    return dataclasses.replace(config, eval_checkpoints="all")
 
 
 def _joined(problems: dict[Point, list[str]]) -> list[str]:

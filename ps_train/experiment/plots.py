@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ps_train.experiment.grid import Point
-from ps_train.experiment.results import DONE, Record
+from ps_train.experiment.results import DONE, Record, metric_names
 from ps_train.experiment.table import RATE, Measure, Spread, measures_of, of_point, speed_ups
 
 MISSING = (
@@ -20,10 +20,10 @@ MISSING = (
     "pip install '.[plots]'. The same command draws them then, and runs nothing again."
 )
 _SIZE, _DPI = (8.0, 4.6), 110
-_X_OF_CURVES = {
-    "steps": (1, "global step"),
-    "seconds": (0, "seconds of training"),
-    "examples": (2, "examples of all workers"),
+_X_OF_CURVES = {  # name -> column of a curve, key of an evaluation, label
+    "steps": (1, "global_step", "global step"),
+    "seconds": (0, "train_secs", "seconds of training"),
+    "examples": (2, "examples", "examples of all workers"),
 }
 _MAX_LEGEND = 16
 _LINEAR_STALENESS = 16
@@ -58,15 +58,27 @@ def _pictures(
 ) -> Iterator[tuple[str, str, Callable[[Any], None]]]:
     """(title, name, what draws it into axes) of each picture that there is data for."""
     if any(len(record["curve"]) > 1 for record in done):
-        for name, (column, label) in _X_OF_CURVES.items():
-            yield f"Loss by {name}", f"loss_by_{name}", _curves(done, points, column, label)
+        for name, (column, _, label) in _X_OF_CURVES.items():
+            what = "loss of the chief, mean between two points"
+            yield f"Loss by {name}", f"loss_by_{name}", _curves(done, points, _losses(column), label, what)
+    for metric in metric_names(record for record in done if len(record["evaluations"]) > 1):
+        for name, (_, key, label) in _X_OF_CURVES.items():
+            title, what = f"Held-out {metric} by {name}", f"held-out {metric}"
+            yield (
+                title,
+                f"held_out_{_word(metric)}_by_{name}",
+                _curves(done, points, _values(key, metric), label, what),
+            )
     if speed_ups(done, points):
         yield "Throughput by workers", "throughput", _throughput(done, points)
         yield "Speed-up by workers", "speed_up", _speed_up(done, points)
     for measure in measures_of(done):
         if measure.is_metric:
-            name = re.sub(r"\W", "_", measure.name)
-            yield f"{measure.title} at the end".capitalize(), f"held_out_{name}", _dots(done, points, measure)
+            yield (
+                f"{measure.title} at the end".capitalize(),
+                f"held_out_{_word(measure.name)}",
+                _dots(done, points, measure),
+            )
     if done:
         yield "Examples a second", "examples_per_sec", _dots(done, points, Measure(RATE, "examples/s"))
     if any(len(record["staleness_counts"]) > 1 for record in done):
@@ -80,22 +92,38 @@ def _colour(number: int, count: int) -> Any:
     return matplotlib.colormaps[name](number if count <= 10 else number / (count - 1))
 
 
+def _word(metric: str) -> str:
+    return re.sub(r"\W", "_", metric)
+
+
+def _losses(column: int) -> Callable[[Record], list[tuple[Any, Any]]]:
+    return lambda record: [(row[column], row[3]) for row in record["curve"]]
+
+
+def _values(key: str, metric: str) -> Callable[[Record], list[tuple[Any, Any]]]:
+    return lambda record: [(one[key], one["metrics"].get(metric)) for one in record["evaluations"]]
+
+
 def _curves(
-    done: Sequence[Record], points: Sequence[Point], column: int, label: str
+    done: Sequence[Record],
+    points: Sequence[Point],
+    pairs_of: Callable[[Record], list[tuple[Any, Any]]],
+    label: str,
+    what: str,
 ) -> Callable[[Any], None]:
+    """A line for each run; `pairs_of` gives its points, of which those with a None are left out."""
+
     def draw(axes: Any) -> None:
         for number, point in enumerate(points):
             for seed, record in enumerate(of_point(done, point)):
-                pairs = [
-                    (row[column], row[3]) for row in record["curve"] if None not in (row[column], row[3])
-                ]
+                pairs = [pair for pair in pairs_of(record) if None not in pair]
                 if pairs:
                     axes.plot(
                         *zip(*pairs, strict=True), color=_colour(number, len(points)), alpha=0.75, linewidth=1.2,
                         marker="." if len(pairs) < 30 else None, label=None if seed else point.text,
                     )  # fmt: skip
         axes.set_xlabel(label)
-        axes.set_ylabel("loss of the chief, mean between two points")
+        axes.set_ylabel(what)
         _legend(axes)
 
     return draw

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ FIGURES = (
     "global_step", "examples", "train_secs", "wall_secs", "steps_per_sec", "examples_per_sec", "loss", "staleness",
     "dropped", "cpu_secs",
 )  # fmt: skip
+OF_EVALUATIONS = ("global_step", "examples", "train_secs", "held_out_examples")
 
 
 def read_record(folder: str) -> Record:
@@ -41,9 +43,10 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
       num_ps, num_workers: size.
 
     Returns:
-      dict: "figures" of FIGURES without wall_secs, what is not known None, "examples" those of gradients that were used; "metrics", "evaluation" (step, examples) or
-      None; "curve" of the chief (seconds, global step, examples of all workers, loss); "staleness_counts"; "missing",
-      the tasks that gave no report.
+      dict: "figures" of FIGURES without wall_secs, what is not known None, "examples" those of gradients that were used; "metrics" of the
+      last evaluation; "evaluations", each with "global_step", "examples", "train_secs", "held_out_examples", "metrics"; "curve"
+      of the chief (seconds, global step, examples of all workers, loss); "staleness_counts"; "missing", the tasks that gave
+      no report.
     """
     workers = [TaskId("worker", index) for index in range(num_workers)]
     ps_tasks = [TaskId("ps", index) for index in range(0 if config.has_no_ps else num_ps)]
@@ -54,10 +57,8 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
     return {
         "figures": {**_figures(chief, found, staleness), "cpu_secs": _total(reports.values(), "cpu_secs")},
         "metrics": evaluator.get("metrics") or {},
-        "evaluation": _evaluation(evaluator),
-        "curve": [
-            [at, where, _product(where, per_step), loss] for at, where, loss in chief.get("curve") or []
-        ],
+        "evaluations": _evaluations(evaluator, chief, per_step),
+        "curve": [[at, where, _product(where, per_step), loss] for at, where, loss in _curve(chief)],
         "staleness_counts": {str(value): count for value, count in staleness.items()},
         "missing": [str(task) for task, report in reports.items() if not report],
     }
@@ -81,10 +82,47 @@ def _figures(
     }
 
 
-def _evaluation(report: Mapping[str, Any]) -> dict[str, Any] | None:
-    if not report.get("metrics"):
-        return None
-    return {"global_step": report["global_step"], "examples": report["examples"]}
+def _curve(chief: Mapping[str, Any]) -> list[Any]:
+    return chief.get("curve") or []
+
+
+def _evaluations(
+    evaluator: Mapping[str, Any], chief: Mapping[str, Any], per_step: float | None
+) -> list[Record]:
+    """Each with where in the training its checkpoint was, in steps, examples and seconds."""
+    last = (chief.get("train_secs"), chief.get("global_step"))
+    marks = [
+        (0.0, 0),
+        *((secs, step) for secs, step, _ in _curve(chief)),
+        *([last] if None not in last else []),
+    ]
+    return [
+        {
+            "global_step": one["global_step"],
+            "examples": _product(one["global_step"], per_step),
+            "train_secs": secs_at(one["global_step"], marks),
+            "held_out_examples": one["examples"],
+            "metrics": one["metrics"],
+        }
+        for one in evaluator.get("evaluations") or []
+    ]
+
+
+def secs_at(step: int, marks: Sequence[tuple[float, int]]) -> float | None:
+    """When a step was made, on a straight line between the two marks around it; None if it is beyond them.
+
+    >>> secs_at(150, [(0.0, 0), (4.0, 100), (5.0, 200)])
+    4.5
+
+    Args:
+      step: the global step.
+      marks: (seconds of training, global step), in order.
+    """
+    for (secs, before), (later, after) in itertools.pairwise(marks):
+        if before <= step <= after:
+            share = (step - before) / (after - before) if after > before else 0.0
+            return round(secs + share * (later - secs), 3)
+    return None
 
 
 def _used_examples(reports: Iterable[Mapping[str, Any]]) -> int | None:
@@ -145,26 +183,13 @@ def evaluation_rows(records: Sequence[Record], axes: Sequence[str]) -> list[list
     metrics = metric_names(records)
     rows = [
         [
-            record["name"], *_place(record, axes), record["evaluation"]["global_step"], record["figures"]["examples"],
-            record["figures"]["train_secs"], record["evaluation"]["examples"],
-            *(record["metrics"].get(name) for name in metrics),
+            record["name"], *_place(record, axes), *(one[name] for name in OF_EVALUATIONS),
+            *(one["metrics"].get(name) for name in metrics),
         ]
         for record in records
-        if record["evaluation"]
+        for one in record["evaluations"]
     ]  # fmt: skip
-    return [
-        [
-            "run",
-            *axes,
-            "seed",
-            "global_step",
-            "examples",
-            "train_secs",
-            "held_out_examples",
-            *(f"eval_{name}" for name in metrics),
-        ],
-        *rows,
-    ]
+    return [["run", *axes, "seed", *OF_EVALUATIONS, *(f"eval_{name}" for name in metrics)], *rows]
 
 
 def curve_rows(records: Sequence[Record], axes: Sequence[str]) -> list[list[Any]]:

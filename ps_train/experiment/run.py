@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ps_train import process
+from ps_train import checkpoints, process
 from ps_train.errors import EXIT_DONE, REPEAT_SECS, UsageError
 from ps_train.experiment import machine
 from ps_train.experiment.results import DONE, FAILED, RECORD_FILE, RUNNING, Record, gather, read_record
@@ -122,6 +122,7 @@ class Experiment:
             return None, signals
         secs = time.monotonic() - since
         record |= _ending(run, task, secs) | {"others_cores": machine.Use.now().others_since(before, secs)}
+        checkpoints.remove_all_but_newest(run.folder)
         write_json(os.path.join(run.folder, RECORD_FILE), record)
         return record, signals
 

@@ -229,6 +229,11 @@ def _of_the_steps(done: Sequence[Record], points: Sequence[Point]) -> Iterator[s
             "after as many steps are not after as many examples, nor after the same time."
         )
     if any(record["metrics"] for record in done):
+        if any(len(record["evaluations"]) > 1 for record in done):
+            yield (
+                "Metrics before the end are of checkpoints: their saving is in the speeds, and their seconds lie between those of the "
+                "loss's points."
+            )
         yield (
             "Held-out figures are those at the end of each run. The last loss is that of one batch of the chief: it is in the table, "
             "and no difference is read from it."

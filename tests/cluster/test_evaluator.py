@@ -96,6 +96,21 @@ def test_a_checkpoint_that_vanishes_is_passed_over(trained, tmp_path):
         evaluation.run(str(copy / "model.ckpt-300"))
 
 
+def test_all_checkpoints_are_evaluated_the_oldest_first(trained, tmp_path):
+    report = tmp_path / "report.json"
+    flags = [f"--train_dir={trained}", "--eval_checkpoints=all", f"--report_file={report}"]
+    done = run_eval(*flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(report.read_text())
+    assert [one["global_step"] for one in found["evaluations"]] == [0, 100, 200, 300]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 100", "step 200", "step 300"]
+    assert {one["examples"] for one in found["evaluations"]} == {300} and found["examples"] == 1200
+    losses = [one["metrics"]["loss"] for one in found["evaluations"]]
+    assert losses == sorted(losses, reverse=True) and found["metrics"] == found["evaluations"][-1]["metrics"]
+    alone = run_eval(f"--train_dir={trained}")
+    assert alone.stdout.splitlines() == done.stdout.splitlines()[-1:]
+
+
 def test_eval_prints_metrics_and_writes_report_and_summary(trained, tmp_path):
     report = tmp_path / "report.json"
     done = run_eval(f"--train_dir={trained}", f"--report_file={report}")

@@ -162,7 +162,7 @@ def check_files(out, first):
     assert int(found[1]["global_step"]) == 40, "the run that was cut off began anew"
     assert float(found[1]["examples"]) == 2 * 16 * 40
     evaluations = rows(out / "evaluations.csv")
-    assert [row["eval_accuracy"] for row in evaluations] == [row["eval_accuracy"] for row in found]
+    check_evaluations(evaluations, found, out)
     curves = rows(out / "curves.csv")
     assert {row["run"] for row in curves} == {row["run"] for row in found}
     page = Page(out / "report.html")
@@ -170,7 +170,8 @@ def check_files(out, first):
     assert "What the figures support" in page.text and "of 2 seeds" in page.text
     assert "tasks shared" in page.text or "processors" in page.text
     assert re.search(
-        r"-m ps_train train --cluster_resolver=flags .*--update=sync --seed=1 --evaluate=true", page.text
+        r"-m ps_train train --cluster_resolver=flags .*--update=sync --save_checkpoint_steps=4 --keep_checkpoint_max=0 --seed=1 --evaluate=true",
+        page.text,
     )
     if HAS_MATPLOTLIB:
         names = {path.name for path in (out / "plots").iterdir()}
@@ -178,6 +179,21 @@ def check_files(out, first):
         assert len(page.addresses) == len(names) / 2
     else:
         assert "No plots: matplotlib is not installed." in page.text
+
+
+def check_evaluations(evaluations, runs, out):
+    """Some of each run, in order, the last one that of its end; and what is left of the checkpoints."""
+    for run in runs:
+        own = [row for row in evaluations if row["run"] == run["run"]]
+        steps, secs = [int(row["global_step"]) for row in own], [float(row["train_secs"]) for row in own]
+        assert len(own) >= 5 and steps == sorted(set(steps)) and secs == sorted(secs)
+        assert own[-1]["eval_accuracy"] == run["eval_accuracy"] and str(steps[-1]) == run["global_step"]
+        assert secs[-1] == pytest.approx(float(run["train_secs"]), abs=0.001)
+        for row in own:
+            share = int(row["global_step"]) / int(run["global_step"])
+            assert int(row["examples"]) == pytest.approx(share * int(run["examples"]), abs=1)
+        left = {path.name for path in (out / "runs" / run["run"]).glob("*.index")}
+        assert left == {f"model.ckpt-{steps[-1]}.index"}
 
 
 def test_a_run_that_fails_is_recorded_and_the_next_one_runs(folder):

@@ -30,7 +30,8 @@ def test_what_there_is_data_for_is_drawn(points, tmp_path):
     records[1]["curve"] = [[0.5, 5, None, None], [1.0, 6, 7, 1.0]]  # of a loss that was NaN
     drawn = plots.draw_all(str(tmp_path), records, points)
     assert names(drawn) == [
-        "loss_by_steps", "loss_by_seconds", "loss_by_examples", "throughput", "speed_up", "held_out_accuracy",
+        "loss_by_steps", "loss_by_seconds", "loss_by_examples", "held_out_accuracy_by_steps", "held_out_accuracy_by_seconds",
+        "held_out_accuracy_by_examples", "throughput", "speed_up", "held_out_accuracy",
         "examples_per_sec", "staleness",
     ]  # fmt: skip
     for _, name in drawn:
@@ -40,7 +41,7 @@ def test_what_there_is_data_for_is_drawn(points, tmp_path):
 
 def test_nothing_is_drawn_of_what_there_is_not(points, tmp_path):
     (one,) = [record(points[0], 1)]
-    one["metrics"], one["curve"] = {}, one["curve"][:1]
+    one["metrics"], one["evaluations"], one["curve"] = {}, [], one["curve"][:1]
     assert names(plots.draw_all(str(tmp_path), [one], points)) == ["examples_per_sec"]
     failed = record(points[0], 1, outcome="failed")
     assert names(plots.draw_all(str(tmp_path), [failed], points)) == []
@@ -58,9 +59,20 @@ def test_lines_and_dots_are_the_figures(points):
         "update=async": ([1, 2], [1.0, 1.5]), "update=sync": ([1, 2], [1.0, 2.0]), "ideal": ([0, 2], [0, 2]),
     }  # fmt: skip
     axes = Figure().add_subplot()
-    plots._curves(records, points, 1, "global step")(axes)
+    plots._curves(records, points, plots._losses(1), "global step", "loss")(axes)
     assert len(axes.get_lines()) == 8 and list(axes.get_lines()[0].get_xdata()) == [5, 20]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [point.text for point in points]
+
+
+def test_metrics_are_drawn_over_steps_seconds_and_examples(points):
+    from matplotlib.figure import Figure
+
+    records = [record(points[0], 1, rate=64.0, accuracy=0.8)]
+    for key, places in (("global_step", [5, 20]), ("train_secs", [5.0, 20.0]), ("examples", [320, 1280])):
+        axes = Figure().add_subplot()
+        plots._curves(records, points, plots._values(key, "accuracy"), "x", "y")(axes)
+        (line,) = axes.get_lines()
+        assert (list(line.get_xdata()), list(line.get_ydata())) == (places, [0.4, 0.8])
 
 
 def test_many_points_have_colours_of_their_own():

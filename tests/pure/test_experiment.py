@@ -40,8 +40,8 @@ def test_seeds_are_outermost_and_each_run_has_a_place_of_its_own(tmp_path):
     assert run.folder == str(tmp_path / "runs" / "update=sync-2") and run.name == "update=sync-2"
     assert run.args == [
         "train", "--cluster_resolver=flags", "--num_ps=1", "--num_workers=3", "--batch_size=8", "--train_steps=1000",
-        "--update=sync", f"--train_dir={run.folder}", "--seed=2", f"--report_file={run.folder}/report.json",
-        f"--log_dir={run.folder}/logs", "--evaluate=true",
+        "--update=sync", f"--train_dir={run.folder}", "--save_checkpoint_steps=100", "--keep_checkpoint_max=0", "--seed=2", f"--report_file={run.folder}/report.json",
+        f"--log_dir={run.folder}/logs", "--evaluate=true", "--eval_checkpoints=all",
     ]  # fmt: skip
     assert flags.config_from_flags(flags.parse(run.args)[0]) == run.config
     assert run.args_elsewhere == [arg for arg in run.args if str(tmp_path) not in arg]
@@ -56,6 +56,30 @@ def test_an_axis_wins_over_the_command_line_and_three_seeds_follow_the_first(tmp
     assert [run.num_workers for run in found.runs[:2]] == [1, 2]
     assert found.runs[0].config.model_params == Params(learning_rate=0.1, hidden=16)
     assert found.runs[0].config.evaluate is False
+
+
+def test_checkpoints_for_evaluations_are_at_even_distances_of_each_points_target(tmp_path):
+    out = f"--out={tmp_path}"
+    found = plan(out, "--grid=train_steps=7,40", "--evaluations=8").runs
+    assert [(run.config.save_checkpoint_steps, run.config.keep_checkpoint_max) for run in found[:2]] == [
+        (1, 0),
+        (5, 0),
+    ]
+    assert {run.config.eval_checkpoints for run in found} == {"all"}
+    (own,) = plan(out, "--save_checkpoint_steps=3", "--seeds=1").runs
+    kept = (own.config.save_checkpoint_steps, own.config.keep_checkpoint_max, own.config.eval_checkpoints)
+    assert kept == (3, 5, "all")
+    (last,) = plan(out, "--evaluations=1", "--seeds=1").runs
+    assert (last.config.save_checkpoint_steps, last.config.eval_checkpoints, last.config.evaluate) == (
+        None,
+        "newest",
+        True,
+    )
+    (none,) = plan(out, "--noevaluate", "--seeds=1").runs
+    assert (none.config.save_checkpoint_steps, none.config.eval_checkpoints) == (None, "newest")
+    assert problems(out, "--evaluations=0") == [
+        "--evaluations=0 is out of range. Expected a whole number from 1."
+    ]
 
 
 def test_contradictions_of_all_points_are_told_before_anything_starts(tmp_path):
@@ -338,7 +362,13 @@ def test_the_reports_of_all_tasks_make_one_record(two_workers):
         worker1={"examples": 560, "train_secs": 9.0, "loss": 9.0, "cpu_secs": 1.5, "local_steps": 35,
                  "dropped_gradients": 5, "staleness_counts": {"0": 10, "10": 2}},
         ps0={"cpu_secs": 0.5},
-        evaluator0={"metrics": {"accuracy": 0.75}, "global_step": 40, "examples": 300},
+        evaluator0={
+            "metrics": {"accuracy": 0.75}, "global_step": 40, "examples": 600,
+            "evaluations": [
+                {"global_step": step, "examples": 300, "metrics": {"accuracy": value}}
+                for step, value in ((5, 0.25), (20, 0.5), (40, 0.75))
+            ],
+        },
     )  # fmt: skip
     found = results.gather(two_workers.config, 1, 2)
     assert found["figures"] == {
@@ -347,10 +377,10 @@ def test_the_reports_of_all_tasks_make_one_record(two_workers):
     }  # fmt: skip
     assert found["staleness_counts"] == {"0": 20, "2": 10, "10": 2}
     assert found["curve"] == [[1.0, 10, 240, 2.0], [4.0, 40, 960, 1.0]]
-    assert (found["metrics"], found["evaluation"]) == (
-        {"accuracy": 0.75},
-        {"global_step": 40, "examples": 300},
-    )
+    assert found["metrics"] == {"accuracy": 0.75}
+    places = [[one[key] for key in results.OF_EVALUATIONS] for one in found["evaluations"]]
+    assert places == [[5, 120, 0.5, 300], [20, 480, 2.0, 300], [40, 960, 4.0, 300]]
+    assert [one["metrics"]["accuracy"] for one in found["evaluations"]] == [0.25, 0.5, 0.75]
     assert found["missing"] == []
 
 
@@ -359,7 +389,7 @@ def test_reports_that_are_missing(two_workers):
     found = results.gather(two_workers.config, 1, 2)
     assert found["missing"] == ["ps:0", "worker:1"]
     assert found["figures"]["steps_per_sec"] is None and found["figures"]["staleness"] is None
-    assert (found["curve"], found["metrics"], found["evaluation"]) == ([], {}, None)
+    assert (found["curve"], found["metrics"], found["evaluations"]) == ([], {}, [])
 
 
 def test_nobody_holds_a_report_of_nothing(tmp_path, two_workers):

@@ -30,7 +30,11 @@ def record(point, seed, rate=100.0, accuracy=0.9, outcome="done", **more):
         "command": f"python -m ps_train train --seed={seed}", "started": 1.7e9, "machine": MACHINE, "others_cores": 0.0,
         "before": {"load": 0.5, "free_bytes": 2_000_000_000}, "after": {"load": 1.5, "free_bytes": None},
         "figures": {**figures, **more.pop("figures", {})}, "metrics": {"accuracy": accuracy},
-        "evaluation": {"global_step": 20, "examples": 300}, "curve": [[0.5, 5, 320, 2.0], [2.0, 20, 1280, 1.0]],
+        "evaluations": [
+            {"global_step": step, "examples": 64 * step, "train_secs": 64 * step / rate, "held_out_examples": 300,
+             "metrics": {"accuracy": value}} for step, value in ((5, accuracy / 2), (20, accuracy))
+        ],
+        "curve": [[0.5, 5, 320, 2.0], [2.0, 20, 1280, 1.0]],
         "staleness_counts": {}, "num_ps": 1, "num_workers": 2, **more,
     }  # fmt: skip
 
@@ -76,7 +80,8 @@ def test_rows_of_the_files(two):
         ["update=async-1", "async", 1, 5, 320, 0.5, 2.0],
         ["update=async-1", "async", 1, 20, 1280, 2.0, 1.0],
     ]
-    head, row = results.evaluation_rows([records[0], {**records[1], "evaluation": None}], ["update"])
+    head, early, row = results.evaluation_rows([records[0], {**records[1], "evaluations": []}], ["update"])
+    assert early[3:] == [5, 320, 3.2, 300, 0.45]
     assert dict(zip(head, row, strict=True)) == {
         "run": "update=async-1", "update": "async", "seed": 1, "global_step": 20, "examples": 1280, "train_secs": 12.8,
         "held_out_examples": 300, "eval_accuracy": 0.9,
@@ -212,9 +217,14 @@ def test_chance_is_that_of_a_random_order():
 
 def test_what_to_know_before_believing_it(two):
     records = of_two(two, (100.0, 110.0), (50.0, 60.0))
+    during = (
+        "Metrics before the end are of checkpoints: their saving is in the speeds, and their seconds lie between those of the "
+        "loss's points."
+    )
     assert words.limits(records, two) == [
+        during,
         "Held-out figures are those at the end of each run. The last loss is that of one batch of the chief: it is in the table, and "
-        "no difference is read from it."
+        "no difference is read from it.",
     ]
     for one in records:
         one["machine"] = {**MACHINE, "cores": 2}

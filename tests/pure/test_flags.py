@@ -112,6 +112,7 @@ EVERY_SETTING = TrainConfig(
     log_every_secs=0.5,
     evaluate=False,
     eval_steps=4,
+    eval_checkpoints="all",
     debug=True,
 )
 
