@@ -138,7 +138,7 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         ),
         _field("evaluate", bool, "evaluate on held-out data at the end [for the built-in model only]"),
     ),
-    "Launching, with the command launch": (
+    "Launching, with the command launch; the first five with experiment, too": (
         FlagSpec("hosts", str, None, "host:slots,host:slots, reached by ssh; a slot is a task"),
         FlagSpec("hostfile", str, None, "the same in a file: on each line a host, and slots=N or nothing"),
         FlagSpec("remote_dir", str, None, "working directory of the tasks on other hosts [this one]"),
@@ -259,7 +259,11 @@ OF_SOME_COMMANDS = {
     "cpus": ("manifest",),
     "memory": ("manifest",),
     **dict.fromkeys(
-        ("hosts", "hostfile", "remote_dir", "remote_python", "ssh", "chief", "evaluator", "max_restarts"),
+        ("hosts", "hostfile", "remote_dir", "remote_python", "ssh"),
+        ("launch", "experiment"),
+    ),
+    **dict.fromkeys(
+        ("chief", "evaluator", "max_restarts"),
         ("launch",),
     ),
 }

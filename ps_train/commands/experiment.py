@@ -6,6 +6,7 @@
 | --grid | the points: `flag=value,value` for each axis |
 | --seed, --seeds | the first seed (1), and how many follow on it, itself included (3) |
 | --evaluations | so many checkpoints of each run, at even distances, are evaluated when it is over (10); 1: the last alone |
+| --hosts or --hostfile | each run is a job of the command launch on the first of their slots; without: a local cluster |
 | --out | everything is written there; what is done there already is not run again |
 """
 
@@ -14,18 +15,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl.flags import FlagValues
 
 from ps_train import flags, paths
-from ps_train.commands import train
+from ps_train.commands import launch, train
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
 from ps_train.experiment.grid import PARAM, Point, axes_of, make_points
 from ps_train.experiment.runs import Run
 from ps_train.local_config import fill_in
 from ps_train.params import format_model_params
+from ps_train.resolvers import host_list
+from ps_train.resolvers.host_list import Host
 from ps_train.wording import counted, did_you_mean, shown
 
 NUM_SEEDS = 3
@@ -59,6 +63,7 @@ def make_plan(values: FlagValues) -> Plan:
     problems = _problems_of_the_whole(values)
     base = train.collect(lambda: flags.config_from_flags(values), problems) or TrainConfig()
     points = train.collect(lambda: make_points(values.grid or []), problems) or []
+    hosts = train.collect(lambda: launch.read_hosts(values), problems) or []
     problems += [
         f"--grid has the axis {shown(axis)}, which is no setting of a run. {did_you_mean(axis, _AXES)}Expected a flag of "
         "train but --seed and the places of files, such as update or num_workers, or model_params.KEY."
@@ -69,7 +74,7 @@ def make_plan(values: FlagValues) -> Plan:
         raise UsageError.from_problems(problems)
     first = FIRST_SEED if base.seed is None else base.seed
     seeds = range(first, first + _num_seeds(values))
-    plans = {point: _plan_point(point, base, values, seeds[-1]) for point in points}
+    plans = {point: _plan_point(point, base, values, seeds[-1], hosts) for point in points}
     problems = _joined({point: found for point, (_, found) in plans.items()})
     if problems:
         raise UsageError.from_problems(problems)
@@ -94,6 +99,11 @@ def _problems_of_the_whole(values: FlagValues) -> list[str]:
             "The command experiment needs a directory for its results, and none is given. Add --out=DIR.",
         ]
     config = TrainConfig(train_dir=values.out)
+    found += launch.host_flag_problems(values)
+    if values.private_network and (values.hosts or values.hostfile):
+        found.append(
+            "--private_network is for local clusters, and hosts are given. Leave out one of the two."
+        )
     wrong = config.problems() + paths.problems(config, is_local=True)
     return found + [problem.replace("--train_dir", "--out") for problem in wrong]
 
@@ -102,9 +112,12 @@ def _num_seeds(values: FlagValues) -> int:
     return NUM_SEEDS if values.seeds is None else values.seeds
 
 
-def _plan_point(point: Point, base: TrainConfig, values: FlagValues, seed: int) -> tuple[Run, list[str]]:
+def _plan_point(
+    point: Point, base: TrainConfig, values: FlagValues, seed: int, hosts: Sequence[Host]
+) -> tuple[Run, list[str]]:
     """A run of a point, and what is wrong with it; `seed` is the largest."""
-    given = [*flags.cluster_flags(values).names_given, "num_ps", "num_workers", "port_base"]
+    given = [*flags.cluster_flags(values).names_given, "num_ps", "num_workers"]
+    given += [] if hosts else ["port_base"]
     args = [*dataclasses.replace(base, seed=seed).as_flags()]
     args += [f"--{name}={values[name].value}" for name in given if not values[name].using_default_value]
     problems: list[str] = []
@@ -119,7 +132,27 @@ def _plan_point(point: Point, base: TrainConfig, values: FlagValues, seed: int) 
             "The command experiment compares runs of the same target, but no --train_steps is given. Add it."
         )
     config = _with_evaluations(config, NUM_EVALUATIONS if values.evaluations is None else values.evaluations)
-    return Run(point, config, parsed.num_ps, parsed.num_workers), problems
+    run = Run(point, config, parsed.num_ps, parsed.num_workers)
+    if hosts:
+        run = run._replace(launch=_launch_flags(run, values, hosts, problems))
+    return run, problems
+
+
+def _launch_flags(
+    run: Run, values: FlagValues, hosts: Sequence[Host], problems: list[str]
+) -> tuple[str, ...]:
+    """Those of the command launch for a run, on as many slots as it has tasks."""
+    wanted = run.num_workers + (0 if run.config.has_no_ps else run.num_ps)
+    slots = host_list.first_slots(hosts, wanted)
+    num_slots = sum(host.slots for host in slots)
+    if num_slots < wanted:
+        problems.append(
+            f"The hosts have {counted(num_slots, 'slot')}, and {counted(wanted, 'task')} need {wanted}. Change --hosts or the grid."
+        )
+    rest = [
+        f"--{name}={value}" for name in (*launch.FLAGS_OF_HOSTS, "port_base") if (value := values[name].value)
+    ]
+    return (f"--hosts={host_list.as_text(slots)}", *rest)
 
 
 def _with_evaluations(config: TrainConfig, number: int) -> TrainConfig:

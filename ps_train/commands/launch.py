@@ -43,7 +43,7 @@ from ps_train.tethered import LINGER_SECS, Remote, Wanted
 from ps_train.wording import counted
 
 HERE = "127.0.0.1"
-_FLAGS_OF_HOSTS = ("remote_dir", "remote_python", "ssh")
+FLAGS_OF_HOSTS = ("remote_dir", "remote_python", "ssh")
 _SETTINGS_OF_SCRIPTS = ("startup_timeout_secs", "peer_timeout_secs", "shutdown_timeout_secs", "log_dir")
 
 
@@ -105,7 +105,7 @@ def _run_on(plan: Plan, screen: Screen, inbox: SignalInbox, ports: Sequence[int]
 def make_plan(values: FlagValues, script: Sequence[str] = ()) -> Plan:
     """Reads all flags; raises `UsageError` with everything that is wrong with them."""
     problems: list[str] = []
-    hosts = collect(partial(_read_hosts, values), problems) or []
+    hosts = collect(partial(read_hosts, values), problems) or []
     config = collect(lambda: config_from_flags(values), problems) or TrainConfig()
     problems += _contradictions(values, script)
     wrong_sizes = size_problems(cluster_flags(values))
@@ -134,7 +134,8 @@ def make_plan(values: FlagValues, script: Sequence[str] = ()) -> Plan:
     return Plan(config if script else filled, script, by_address, jobs, base, remote, values.max_restarts)
 
 
-def _read_hosts(values: FlagValues) -> list[Host]:
+def read_hosts(values: FlagValues) -> list[Host]:
+    """Those of --hosts or --hostfile; raises `UsageError`."""
     if values.hosts and values.hostfile:
         raise UsageError("--hosts and --hostfile both name hosts. Leave one of the two out.")
     if values.hosts is not None:
@@ -166,17 +167,11 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
         problems.append(
             f"--{', --'.join(names)}: the command launch gives tasks their jobs and hosts. Leave it out."
         )
-    if not has_hosts:
-        problems += [
-            f"--{name} is for other hosts, and none are given. Add --hosts or leave it out."
-            for name in _FLAGS_OF_HOSTS
-            if values[name].value is not None
-        ]
+    problems += host_flag_problems(values)
     if values.max_restarts < 0:
         problems.append(
             f"--max_restarts={values.max_restarts} is out of range. Expected a whole number from 0."
         )
-    problems += _ssh_problems(values.ssh)
     if not script:
         if values.private_network:
             problems.append("--private_network is for a local cluster. Leave it out.")
@@ -194,6 +189,18 @@ def _contradictions(values: FlagValues, script: Sequence[str]) -> list[str]:
         for name in (*fields, "sync_replicas")
         if not values[name].using_default_value
     ]
+
+
+def host_flag_problems(values: FlagValues) -> list[str]:
+    """What is wrong with the flags that go with --hosts: they are given without it; --ssh is no command."""
+    unused = []
+    if values.hosts is None and values.hostfile is None:
+        unused = [
+            f"--{name} is for other hosts, and none are given. Add --hosts or leave it out."
+            for name in FLAGS_OF_HOSTS
+            if values[name].value is not None
+        ]
+    return unused + _ssh_problems(values.ssh)
 
 
 def _ssh_problems(text: str | None) -> list[str]:
@@ -280,8 +287,9 @@ def _task_of_training(plan: Plan, cluster: Cluster, task: TaskId) -> Wanted:
 
 
 def _evaluation(plan: Plan, job: Job) -> Job:
-    """Evaluates where the chief has saved."""
-    config = dataclasses.replace(plan.config, report_file=None, log_dir=None, evaluate=None)
+    """Evaluates where the chief has saved, and reports beside it."""
+    path = plan.config.report_file and report_path(plan.config, EVALUATOR)
+    config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None)
     argv = [plan.remote.python, "-m", "ps_train", "eval", *config.as_flags()]
     wanted = Wanted(EVALUATOR, _host_of(plan, TaskId("worker", 0)), argv, {})
     return job._replace(tasks=[wanted], finishers=[wanted.task], make_policy=ScriptPolicy)

@@ -1,4 +1,4 @@
-"""The runs of an experiment, one after the other: each a local cluster of its own, as `python -m ps_train train` starts it.
+"""The runs of an experiment, one after the other: each a local cluster of its own, or a job that `launch` starts on hosts.
 
     with locked("runs/e", secs=30.0), SignalInbox() as inbox:
         outcome = Experiment(runs, start_run, screen).run(inbox)
@@ -165,6 +165,7 @@ def _first_record(run: Run) -> Record:
         "settings": run.settings,
         "num_ps": 0 if run.config.has_no_ps else run.num_ps,
         "num_workers": run.num_workers,
+        "is_launched": bool(run.launch),
         "command": run.command(run.args),
         "started": time.time(),
         "machine": machine.describe(),

@@ -32,12 +32,14 @@ class Run(NamedTuple):
       point: of the grid.
       config: its settings, those of the point, its seed and its folder included.
       num_ps, num_workers: size.
+      launch: flags of the command launch, which starts its tasks on hosts; none: they are a local cluster.
     """
 
     point: Point
     config: TrainConfig
     num_ps: int
     num_workers: int
+    launch: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -78,7 +80,8 @@ class Run(NamedTuple):
 
     def _args(self, config: TrainConfig) -> list[str]:
         sizes = [f"--num_ps={self.num_ps}"] * (not config.has_no_ps) + [f"--num_workers={self.num_workers}"]
-        return ["train", "--cluster_resolver=flags", *sizes, *config.as_flags()]
+        command = ["launch", *self.launch] if self.launch else ["train", "--cluster_resolver=flags"]
+        return [*command, *sizes, *config.as_flags()]
 
     def command(self, args: Sequence[str]) -> str:
         """A line for a shell."""

@@ -189,6 +189,9 @@ def _of_the_machine(done: Sequence[Record]) -> Iterator[str]:
     machines = [record["machine"] for record in done]
     if any(machine != machines[0] for machine in machines):
         yield "The runs were made on different machines or versions: their speeds cannot be compared."
+    if any(record["is_launched"] for record in done):
+        yield "The tasks ran on hosts over ssh: the machine named here, and how busy it was, are those of the one that started them."
+        return
     cores = min(machine["cores_allowed"] or machine["cores"] for machine in machines)
     tasks = max(record["num_ps"] + record["num_workers"] for record in done)
     if tasks > cores:

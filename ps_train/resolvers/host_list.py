@@ -101,6 +101,30 @@ def _checked(hosts: list[Host], where: str, problems: list[str]) -> list[Host]:
     return hosts
 
 
+def first_slots(hosts: Sequence[Host], number: int) -> list[Host]:
+    """So many slots, from the first host on; fewer if there are no more.
+
+    >>> first_slots([Host("a", 2), Host("b", 2), Host("c", 1)], 3)
+    [Host(name='a', slots=2), Host(name='b', slots=1)]
+    """
+    found = []
+    for host in hosts:
+        slots = min(host.slots, number)
+        number -= slots
+        if slots:
+            found.append(host._replace(slots=slots))
+    return found
+
+
+def as_text(hosts: Sequence[Host]) -> str:
+    """What `parse_hosts` reads.
+
+    >>> as_text([Host("root@b", 1), Host("[::1]", 3)])
+    'root@b:1,[::1]:3'
+    """
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
 def places(hosts: Sequence[Host]) -> list[Place]:
     """A place for each slot, host after host.
 

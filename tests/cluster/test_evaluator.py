@@ -103,7 +103,12 @@ def test_all_checkpoints_are_evaluated_the_oldest_first(trained, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text())
     assert [one["global_step"] for one in found["evaluations"]] == [0, 100, 200, 300]
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 100", "step 200", "step 300"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        "step 0",
+        "step 100",
+        "step 200",
+        "step 300",
+    ]
     assert {one["examples"] for one in found["evaluations"]} == {300} and found["examples"] == 1200
     losses = [one["metrics"]["loss"] for one in found["evaluations"]]
     assert losses == sorted(losses, reverse=True) and found["metrics"] == found["evaluations"][-1]["metrics"]

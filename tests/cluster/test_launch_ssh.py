@@ -1,6 +1,7 @@
 """`ps_train launch --hosts`: the system's ssh and real sshds, on hosts in network namespaces."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -86,6 +87,11 @@ class SshHosts(Hosts):
     def train(self, *flags, hosts="host0:2,host1", **env):
         """Launches one ps on host0 and two workers."""
         return self.launch(f"--hosts={hosts}", "--train_dir=train", "--batch_size=16", *flags, **env)
+
+    def experiment(self, *flags):
+        """Starts an experiment on host0 and host1."""
+        flags = (f"--ssh=ssh -F {self.folder}/ssh_config", "--hosts=host0:2,host1", "--out=out", *flags)
+        return self.start(sys.executable, "-m", "ps_train", "experiment", *flags)
 
     def tasks(self):
         """Processes of tasks and tethers on the hosts, by their command lines: pid -> words."""
@@ -288,3 +294,21 @@ def test_more_tasks_than_sshd_lets_begin_at_once(hosts):
     job = hosts.launch("--hosts=host1:30", "--", "echo", "here")
     assert job.wait(TRAIN_SECS) == 0, job.tail()
     assert len(re.findall(r"(?m)^worker:\d+ here$", job.log)) == 30 and "Done (status 0): 30 tasks" in job.log
+
+
+def test_an_experiment_runs_each_point_on_as_many_slots_as_it_needs(hosts):
+    run = hosts.experiment("--grid=num_workers=1,2", "--seeds=1", "--train_steps=20", "--evaluations=4")
+    assert run.wait(2 * TRAIN_SECS) == 0, run.tail()
+    assert run.log.splitlines()[-1].endswith("2 of 2 runs done. Report: out/report.html"), run.tail()
+    records = [
+        json.loads((hosts.folder / f"out/runs/num_workers={count}-1/run.json").read_text())
+        for count in (1, 2)
+    ]
+    assert [re.search(r"--hosts=(\S+)", record["command"])[1] for record in records] == [
+        "host0:2",
+        "host0:2,host1:1",
+    ]
+    for record in records:
+        assert (record["outcome"], record["reason"]) == ("done", "")
+        assert record["figures"]["global_step"] >= 20 and record["metrics"]["accuracy"] > 0
+        assert len(record["evaluations"]) >= 4

@@ -82,6 +82,27 @@ def test_checkpoints_for_evaluations_are_at_even_distances_of_each_points_target
     ]
 
 
+def test_runs_on_hosts_take_the_first_slots(tmp_path):
+    out = f"--out={tmp_path}"
+    grid = "--grid=num_workers=1,3 colocate_ps=false,true"
+    found = plan(out, grid, "--hosts=a:2,u@b:2", "--ssh=ssh -p 22", "--port_base=4000", "--seeds=1").runs
+    assert [run.args[:5] for run in found] == [
+        ["launch", f"--hosts={hosts}", "--ssh=ssh -p 22", "--port_base=4000", size]
+        for hosts, size in (
+            ("a:2", "--num_ps=1"), ("a:1", "--num_workers=1"), ("a:2,u@b:2", "--num_ps=1"), ("a:2,u@b:1", "--num_workers=3"),
+        )
+    ]  # fmt: skip
+    assert problems(out, "--grid=num_workers=1,4", "--hosts=a:2,b:2") == [
+        "At num_workers=4: The hosts have 4 slots, and 5 tasks need 5. Change --hosts or the grid."
+    ]
+    assert problems(out, "--remote_dir=x") == [
+        "--remote_dir is for other hosts, and none are given. Add --hosts or leave it out."
+    ]
+    assert problems(out, "--hosts=a:3", "--private_network") == [
+        "--private_network is for local clusters, and hosts are given. Leave out one of the two."
+    ]
+
+
 def test_contradictions_of_all_points_are_told_before_anything_starts(tmp_path):
     out = f"--out={tmp_path / 'out'}"
     assert problems(

@@ -35,7 +35,7 @@ def record(point, seed, rate=100.0, accuracy=0.9, outcome="done", **more):
              "metrics": {"accuracy": value}} for step, value in ((5, accuracy / 2), (20, accuracy))
         ],
         "curve": [[0.5, 5, 320, 2.0], [2.0, 20, 1280, 1.0]],
-        "staleness_counts": {}, "num_ps": 1, "num_workers": 2, **more,
+        "staleness_counts": {}, "num_ps": 1, "num_workers": 2, "is_launched": False, **more,
     }  # fmt: skip
 
 
@@ -226,6 +226,10 @@ def test_what_to_know_before_believing_it(two):
         "Held-out figures are those at the end of each run. The last loss is that of one batch of the chief: it is in the table, and "
         "no difference is read from it.",
     ]
+    launched = [{**one, "is_launched": True, "machine": {**MACHINE, "cores": 2}} for one in records]
+    elsewhere = "The tasks ran on hosts over ssh: the machine named here, and how busy it was, are those of the one that started them."
+    assert words.limits(launched, two)[0] == elsewhere, "and nothing of tasks that share its processors"
+    assert len(words.limits(launched, two)) == 3
     for one in records:
         one["machine"] = {**MACHINE, "cores": 2}
     records[0] |= {
