@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_command = commands.load(command)
         if signal.getsignal(signal.SIGINT) is ps_train._leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        return run_command(values, words[2:]) if command == "launch" else run_command(values)
+        return run_command(values, *arguments(command, words))
     except PsTrainError as error:
         if is_debug and not isinstance(error, UsageError):
             traceback.print_exception(error)
@@ -117,11 +117,16 @@ def pick_command(words: Sequence[str]) -> str:
         raise UsageError(
             f"There is {more[0]!r} after the command launch. To launch a script, put -- before its command."
         )
-    if more and not is_script:
+    if more and not is_script and command != "trace":
         raise UsageError(
             f"There is {more[0]!r} after the command {command}. Expected flags only, such as --train_steps=5."
         )
     return command
+
+
+def arguments(command: str, words: Sequence[str]) -> list[list[str]]:
+    """What the command is given beside the flags: of launch, a script's command; of trace, the files."""
+    return {"launch": [[*words[2:]]], "trace": [[*words[1:]]]}.get(command, [])
 
 
 def help_text() -> str:

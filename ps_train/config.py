@@ -13,7 +13,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from ps_train.choices import AUTO_FUSE_BYTES, AUTO_PACK_BYTES, BUCKET_BYTES, DEFAULT_CHECKPOINT_SECS
+from ps_train.choices import (
+    AUTO_FUSE_BYTES,
+    AUTO_PACK_BYTES,
+    BUCKET_BYTES,
+    DEFAULT_CHECKPOINT_SECS,
+    read_steps,
+)
 from ps_train.contradictions import find_problems
 from ps_train.params import Params, as_text, format_model_params
 
@@ -112,6 +118,8 @@ class TrainConfig:
     """Graph-level seed, from which each worker's stream is derived; None: another one each run."""
     profile_steps: int = 0
     """How many steps a worker traces, spread over the run, to tell where the time goes; 0: none."""
+    trace_steps: str | None = None
+    """Global steps, FIRST:LAST, both included, or one, of which a trace of all tasks is written; None: no trace."""
     report_file: str | None = None
     """Where the task writes its JSON report at its end."""
     log_dir: str | None = None
@@ -145,6 +153,11 @@ class TrainConfig:
     def fuse_limit(self) -> int:
         """`fuse_bytes` as a number."""
         return AUTO_FUSE_BYTES if self.fuse_bytes == "auto" else int(self.fuse_bytes)
+
+    @property
+    def trace_window(self) -> tuple[int, int] | None:
+        """`trace_steps` as numbers."""
+        return None if self.trace_steps is None else read_steps(self.trace_steps)
 
     @property
     def checkpoint_secs(self) -> float | None:

@@ -22,12 +22,13 @@ from ps_train.choices import (
     RATE_SCALES,
     UPDATES,
     WIRE_DTYPES,
+    read_steps,
 )
 from ps_train.wording import shown
 
 _NOT_WITH_ALLREDUCE = (
     "colocate_ps", "first_ps_bytes", "replicas_to_aggregate", "on_worker_loss", "partition", "wire_dtype", "prefetch", "topk",
-    "accumulate_steps", "local_steps", "autotune", "profile_steps",
+    "accumulate_steps", "local_steps", "autotune", "profile_steps", "trace_steps",
 )  # fmt: skip
 
 
@@ -44,6 +45,8 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
         found += _local_problems(config)
     if config.profile_steps:
         found += _profile_problems(config)
+    if config.trace_steps is not None:
+        found += _trace_problems(config)
     found += _choice_problems(config)
     for name in ("train_dir", "log_dir", "report_file"):
         found += _not_a_path(name, getattr(config, name))
@@ -197,6 +200,24 @@ def _profile_problems(config: Any) -> list[str]:
                 f"--{name}={count} makes {count} runs of the graph a step, of which --profile_steps (or bench) traces one. "
                 f"Leave out one of the two: without --{name} it tells where a batch's time goes."
             )
+    return found
+
+
+def _trace_problems(config: Any) -> list[str]:
+    found = []
+    try:
+        read_steps(config.trace_steps)
+    except ValueError as error:
+        found.append(f"--trace_steps={shown(config.trace_steps, 40)[1:-1]} {error}")
+    if config.profile_steps:
+        found.append(
+            "--trace_steps and --profile_steps (or bench) both trace steps. Leave out one of the two."
+        )
+    if config.autotune:
+        found.append(
+            "--autotune changes how the steps go that --trace_steps shows. Leave out one of the two: trace with the flags that a "
+            "run with --autotune has logged."
+        )
     return found
 
 

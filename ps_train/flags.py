@@ -183,8 +183,10 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
     "Watching a job": (
         _field("stall_secs", float, "no step for so many seconds: log once what this task waits for"),
         _field("profile_steps", int, "steps that a worker traces to tell where the time goes; 0: none"),
+        _field("trace_steps", str, "global steps FIRST:LAST, both included: one trace of all tasks [none]"),
+        FlagSpec("summary", bool, False, "trace: each step's time by parts, and its critical path"),
         FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
-        FlagSpec("json", bool, False, "status, bench, doctor, plan: print JSON in place of the table"),
+        FlagSpec("json", bool, False, "status, bench, doctor, plan, trace: print JSON in place of the table"),
     ),
     "Other clusters simulated, with the command plan": (
         FlagSpec(
@@ -233,7 +235,8 @@ OF_SOME_COMMANDS = {
     "stop": ("chaos",),
     **dict.fromkeys(("grid", "seeds", "evaluations", "out"), ("experiment",)),
     "bench_secs": ("bench",),
-    "json": ("status", "bench", "doctor", "plan"),
+    "summary": ("trace",),
+    "json": ("status", "bench", "doctor", "plan", "trace"),
     **dict.fromkeys(
         (
             "bench_report",

@@ -1,5 +1,6 @@
 """What happens in each step: `StepHook` follows it, `StepRunner` runs it. How a job ends is `ending`'s."""
 
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -404,8 +405,8 @@ class StepRunner:
     def _note_end(self):
         """There are no more steps to do, unless a ps is lost."""
 
-    def _prepare(self):
-        make = self._session.make_callable
+    def _prepare(self, **options):
+        make = functools.partial(self._session.make_callable, **options)
         step = make([self._step, self._fetches])
         hooked = (
             HookedSteps(self._session, self._step, self._fetches, self.user_hooks) if self._always else None

@@ -15,7 +15,6 @@
 """
 
 import contextlib
-import functools
 import statistics
 import time
 from typing import Any
@@ -23,8 +22,6 @@ from typing import Any
 from ps_train import profile_table, step_trace
 from ps_train.addresses import split_address
 from ps_train.cluster import ENDED, UP
-from ps_train.compat import tf1
-from ps_train.hooks import StepRunner
 from ps_train.liveness import line_throttle
 from ps_train.logs import log
 from ps_train.net import is_own_address
@@ -40,6 +37,7 @@ from ps_train.profile import (
     spread,
     usual_traffic,
 )
+from ps_train.traced_steps import TracedStepRunner
 from ps_train.verdict import judge
 
 GATE_SECS = 30.0
@@ -249,45 +247,27 @@ class _Look:
         return found
 
 
-class ProfilingRunner(StepRunner):
+class ProfilingRunner(TracedStepRunner):
     """A StepRunner that times every step, and traces those that its Profiler wants."""
 
     def __init__(self, profiler, *args, clock=time.perf_counter, **kwargs):
         super().__init__(*args, **kwargs)
         self._profiler, self._clock = profiler, clock
-        self._of: Any = None  # the session
-        self._traced_call: Any = None
+        self._begun: Any = None  # the session
 
     def _run_one(self, step_context):
-        if self._of is not self._session:
-            self._of = self._session
-            self._traced_call = self._session.make_callable([self._step, self._fetches], accept_options=True)
+        if self._begun is not self._session:
+            self._begun = self._session
             self._profiler.start_session()
         is_traced = self._profiler.wants_trace() and (self._always or not self._wants_hooks())
         start = self._clock()
         if is_traced:
-            step_stats = self._run_traced(step_context)
-            self._profiler.note_trace(self._clock() - start, step_stats)
+            found: list[Any] = []
+            self._run_one_traced(step_context, found)
+            self._profiler.note_trace(self._clock() - start, found[0].step_stats)
         else:
             super()._run_one(step_context)
             self._profiler.note_step(self._clock() - start)
-
-    def _run_traced(self, step_context):
-        metadata = tf1.RunMetadata()
-        tracing = {
-            "options": tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE),
-            "run_metadata": metadata,
-        }
-        if self._always:
-            step_context.run_with_hooks(self._step, **tracing)
-        else:
-            plain = self._calls
-            self._calls = plain._replace(step=functools.partial(self._traced_call, **tracing))
-            try:
-                super()._run_one(step_context)
-            finally:
-                self._calls = plain
-        return metadata.step_stats
 
 
 def _settings(context):

@@ -44,6 +44,7 @@ class Report:
     cpu_secs: float | None = None
     profile: dict | None = None
     transport: str | None = None
+    trace: str | None = None
 
     def begin_training(self):
         """Processor time counts from here on; a later call changes nothing."""

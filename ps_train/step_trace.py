@@ -25,10 +25,9 @@ two may be wrong by as much as the clocks may be off, which is less than the tim
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from typing import Any, NamedTuple
 
+from ps_train.step_stats import Op, Transfer, parse
 from ps_train.timeline import COMPUTE, OTHER, Span, attribute, clock_shift, covered_secs
 
 INPUT, PULL, PUSH, UPDATE, WAIT = "input", "pull", "push", "update", "wait"
@@ -45,9 +44,7 @@ UPDATING_OPS = (
 )
 UPDATE_SCOPE = "update_"  # so begins the scope in which an optimizer of TensorFlow's makes the ops of one variable's update
 WAITING_OPS = ("QueueDequeue", "MutexLock", "Barrier")
-_TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
-_RECEIVED = re.compile(r"(?:edge_\d+_)?(\S+) from (\S+) to (\S+)")
-_TYPE = re.compile(r" = (\w+)\(")
+NANOS = 1e-9
 
 
 class Traffic(NamedTuple):
@@ -75,21 +72,6 @@ class StepTrace(NamedTuple):
     links: dict[str, Traffic]
 
 
-class _Op(NamedTuple):
-    name: str
-    type: str
-    start: float
-    end: float
-
-
-class _Transfer(NamedTuple):
-    tensor: str
-    source: str
-    target: str
-    arrival: float
-    num_bytes: int
-
-
 def read(step_stats: Any, worker: str) -> StepTrace:
     """The StepTrace of TensorFlow's `StepStats`, as this worker sees it.
 
@@ -97,14 +79,16 @@ def read(step_stats: Any, worker: str) -> StepTrace:
       step_stats: of a step.
       worker: the name of the worker's server, as "worker:1", or "ps:1" where it is a ps, too.
     """
-    ops, transfers = _parse(step_stats)
+    ops, transfers, _ = parse(step_stats)
     own_ends = _ends(ops[worker])
-    updating = _update_scopes(ops[worker]) if worker.startswith("ps:") else None
-    spans = [Span(_kind_here(op, updating), op.start, op.end) for op in ops[worker]]
+    spans = [Span(kind, op.start * NANOS, op.end * NANOS) for op, kind in with_kinds(ops, worker, worker)]
     links = {}
     for ps in sorted({task for task in ops if task.startswith("ps:") and task != worker}):
         theirs = _Theirs(ps, worker, transfers, own_ends, _ends(ops[ps]))
-        spans += [Span(_kind_there(op), op.start + theirs.shift, op.end + theirs.shift) for op in ops[ps]]
+        spans += [
+            Span(kind, op.start * NANOS + theirs.shift, op.end * NANOS + theirs.shift)
+            for op, kind in with_kinds(ops, ps, worker)
+        ]
         spans += theirs.spans
         links[ps] = theirs.traffic
     if not spans:
@@ -120,7 +104,7 @@ class _Theirs:
         self,
         ps: str,
         worker: str,
-        transfers: list[_Transfer],
+        transfers: list[Transfer],
         own_ends: dict[str, float],
         ends: dict[str, float],
     ):
@@ -128,10 +112,12 @@ class _Theirs:
         pushes = [t for t in transfers if (t.source, t.target) == (worker, ps)]
         self.shift = clock_shift(
             max(
-                (own_ends[t.tensor] - t.arrival for t in pushes if t.tensor in own_ends),
+                (own_ends[t.tensor] - t.arrival * NANOS for t in pushes if t.tensor in own_ends),
                 default=float("-inf"),
             ),
-            min((t.arrival - ends[t.tensor] for t in pulls if t.tensor in ends), default=float("inf")),
+            min(
+                (t.arrival * NANOS - ends[t.tensor] for t in pulls if t.tensor in ends), default=float("inf")
+            ),
         )
         pulled = _as_spans(PULL, pulls, ends, self.shift, 0.0)
         pushed = _as_spans(PUSH, pushes, own_ends, 0.0, self.shift)
@@ -143,27 +129,42 @@ class _Theirs:
 
 
 def _as_spans(
-    kind: str, transfers: list[_Transfer], ends: dict[str, float], source_shift: float, target_shift: float
+    kind: str, transfers: list[Transfer], ends: dict[str, float], source_shift: float, target_shift: float
 ) -> list[Span]:
     """What was under way; a tensor whose op is not known (TensorFlow has renamed it) is left out."""
     found = []
     for tensor, _, _, arrival, num_bytes in transfers:
         if tensor in ends and num_bytes > SCALAR_BYTES:
-            found.append(Span(kind, ends[tensor] + source_shift, arrival + target_shift))
+            found.append(Span(kind, ends[tensor] + source_shift, arrival * NANOS + target_shift))
     return found
 
 
-def _ends(ops: list[_Op]) -> dict[str, float]:
-    return {op.name: op.end for op in ops}
+def _ends(ops: list[Op]) -> dict[str, float]:
+    return {op.name: op.end * NANOS for op in ops}
 
 
-def _update_scopes(ops: list[_Op]) -> set[str]:
+def with_kinds(ops: dict[str, list[Op]], task: str, worker: str) -> list[tuple[Op, str]]:
+    """What a task has run in a step, each op with the part of the step that it is.
+
+    Args:
+      ops: of each task.
+      task: whose ops.
+      worker: whose step it is, as in `read`.
+    """
+    here = ops.get(task, [])
+    if task != worker:
+        return [(op, _kind_there(op)) for op in here]
+    updating = _update_scopes(here) if worker.startswith("ps:") else None
+    return [(op, _kind_here(op, updating)) for op in here]
+
+
+def _update_scopes(ops: list[Op]) -> set[str]:
     """The scopes in which optimizers change one variable each."""
     scopes = {op.name.rpartition("/")[0] for op in ops if op.type.startswith(UPDATING_OPS)}
     return {scope for scope in scopes if f"/{UPDATE_SCOPE}" in f"/{scope}"}
 
 
-def _kind_here(op: _Op, update_scopes: set[str] | None) -> str:
+def _kind_here(op: Op, update_scopes: set[str] | None) -> str:
     """`update_scopes` is None on a worker that is no ps."""
     if LEDGER_PREFIX in op.name and op.type.startswith(WAITING_OPS):
         return WAIT
@@ -175,34 +176,5 @@ def _kind_here(op: _Op, update_scopes: set[str] | None) -> str:
     return UPDATE if is_update else COMPUTE
 
 
-def _kind_there(op: _Op) -> str:
+def _kind_there(op: Op) -> str:
     return WAIT if op.type.startswith(WAITING_OPS) else UPDATE
-
-
-def _parse(step_stats: Any) -> tuple[dict[str, list[_Op]], list[_Transfer]]:
-    """Ops by task, and transfers between tasks; in seconds of each task's clock."""
-    ops: dict[str, list[_Op]] = defaultdict(list)
-    transfers = []
-    for device in step_stats.dev_stats:
-        task = _task_of(device.device)
-        for node in device.node_stats:
-            start = node.all_start_micros / 1e6
-            end = start + node.all_end_rel_micros / 1e6
-            if node.node_name == "RecvTensor":
-                received = _RECEIVED.search(node.timeline_label)
-                if received:
-                    size = sum(
-                        o.tensor_description.allocation_description.requested_bytes for o in node.output
-                    )
-                    source, target = _task_of(received[2]), _task_of(received[3])
-                    transfers.append(_Transfer(received[1], source, target, end, size))
-            elif not node.node_name.startswith("_"):  # _SOURCE, which does nothing
-                kind = _TYPE.search(node.timeline_label)
-                ops[task].append(_Op(node.node_name, kind[1] if kind else "", start, end))
-    return ops, transfers
-
-
-def _task_of(device: str) -> str:
-    """`ps:0` of a device."""
-    match = _TASK.search(device)
-    return f"{match[1]}:{match[2]}" if match else device

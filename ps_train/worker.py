@@ -31,6 +31,7 @@ from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.quorum import num_needed
+from ps_train.tracer import StepTracer, TracingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.allreduce import AGREEMENTS, is_collective
 from ps_train.updates.finite import explain_bad_number, is_bad_number
@@ -87,6 +88,8 @@ def run(runtime, config, model):
         )
     with ops.graph.as_default():
         profiler = Profiler(runtime, config) if config.profile_steps else None
+        window = config.trace_window
+        tracer = StepTracer(runtime, window, config.train_dir) if window else None
         saving = session.Saving(
             config.train_dir,
             config.save_checkpoint_steps,
@@ -98,6 +101,8 @@ def run(runtime, config, model):
         )
         is_lost = functools.partial(is_ps_lost, runtime)
         make_runner: Any = functools.partial(ProfilingRunner, profiler) if profiler else StepRunner
+        if tracer:
+            make_runner = functools.partial(TracingRunner, tracer)
         if context.autotune:
             make_runner = functools.partial(TuningRunner, tuner_for(runtime), runtime)
         runner = make_runner(
@@ -117,7 +122,7 @@ def run(runtime, config, model):
             step_runner=runner,
             is_ps_lost=is_lost,
         )
-        with made as sess, profiler or contextlib.nullcontext():
+        with made as sess, profiler or tracer or contextlib.nullcontext():
             if context.is_chief and not config.train_dir:
                 log.warning("no --train_dir: nothing is saved, and what is learnt is gone when the job ends")
             if context.is_chief and not sess.should_stop():

@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "simulate a job on other numbers of ps and workers, links and schemes; needs figures of a step",
     "experiment": "train on a --grid of settings, several seeds each, and report what differs; needs --out",
     "chaos": "rehearse failures: kill and stop tasks of a local cluster, and judge the outcome",
+    "trace": "say what is in a file of --trace_steps, as trace FILE; with --summary the critical path",
     "doctor": "check this machine, and with a cluster its hosts and ports; each finding with its remedy",
     "manifest": "print Kubernetes objects of a job, plain ones or Kubeflow's TFJob; needs --image",
 }

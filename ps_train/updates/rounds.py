@@ -74,6 +74,8 @@ class UpdateLoop(tf1.train.SessionRunHook):
         optimizer.update_loop = self
         self._optimizer, self._make_raw_session = optimizer, make_raw_session
         self._release, self._fail = release, fail
+        # Function of a session and the update: a call that is to be made in place of a plain one, or None.
+        self.trace: Any = lambda session, update: None
         self._lost_by: Any = None
         self._served: Any = None
         self._thread: Any = None
@@ -132,7 +134,8 @@ class UpdateLoop(tf1.train.SessionRunHook):
         update = session.make_callable(self._optimizer.update_op)
         while not stopping.is_set():
             try:
-                self._run_one(session, update, stopping)
+                traced = self.trace(session, self._optimizer.update_op)
+                self._run_one(session, traced or update, stopping)
             except tf.errors.OpError as error:
                 if not stopping.is_set():
                     self._give_up(error, stopping)

@@ -105,6 +105,7 @@ EVERY_SETTING = TrainConfig(
     tune_process=False,
     seed=5,
     profile_steps=12,
+    trace_steps="100:105",
     report_file="r.json",
     log_dir="logs",
     colocate_ps=True,
@@ -307,7 +308,7 @@ def test_version(capsys):
     [
         (
             ["evl"],
-            "Unknown command 'evl'. Did you mean eval? Expected one of train, launch, eval, status, bench, plan, experiment, chaos, doctor, manifest, or none for train.",
+            "Unknown command 'evl'. Did you mean eval? Expected one of train, launch, eval, status, bench, plan, experiment, chaos, trace, doctor, manifest, or none for train.",
         ),
         (["model=lr.py"], "'model=lr.py' has no dashes. To set that flag, write --model=lr.py."),
         (
@@ -321,7 +322,7 @@ def test_version(capsys):
         ),
         (
             ["zzz"],
-            "Unknown command 'zzz'. Expected one of train, launch, eval, status, bench, plan, experiment, chaos, doctor, manifest, or none for train.",
+            "Unknown command 'zzz'. Expected one of train, launch, eval, status, bench, plan, experiment, chaos, trace, doctor, manifest, or none for train.",
         ),
         (
             ["train", "x"],

@@ -81,7 +81,7 @@ def test_command_is_valid(env, args, reader_folder):
     if command == "train":
         assert train.make_plan(values, env)
     else:
-        assert commands.load(command).__globals__["make_plan"](values, *([words[2:]] if words[2:] else []))
+        assert commands.load(command).__globals__["make_plan"](values, *__main__.arguments(command, words))
 
 
 def test_python_blocks_compile_and_name_their_file():

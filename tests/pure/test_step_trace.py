@@ -8,7 +8,7 @@ from ps_train import step_trace
 from ps_train.step_trace import PARTS
 
 WORKER, PS = "/job:worker/replica:0/task:1/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"
-MS = 1000  # in microseconds
+MS = 1_000_000  # in nanoseconds
 
 
 def node(name, start, end, label, num_bytes=()):
@@ -19,7 +19,8 @@ def node(name, start, end, label, num_bytes=()):
         for size in num_bytes
     ]
     return SimpleNamespace(
-        node_name=name, all_start_micros=int(start * MS), all_end_rel_micros=int((end - start) * MS),
+        node_name=name, all_start_nanos=int(start * MS), all_end_rel_nanos=int((end - start) * MS),
+        scheduled_nanos=int(start * MS), all_start_micros=int(start * MS) // 1000, all_end_rel_micros=int((end - start) * MS) // 1000,
         timeline_label=label, output=output,
     )  # fmt: skip
 

@@ -1,0 +1,57 @@
+"""`ps_train trace FILE`: what is in a file that `--trace_steps` has had the chief write.
+
+| flags | then |
+|---|---|
+| none | which steps of whom, how exactly the clocks are aligned, who is missing |
+| --summary | each step's time by parts, its critical path, and which worker was waited for |
+| --json | the same as JSON |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl.flags import FlagValues
+
+from ps_train.commands import print_text
+from ps_train.errors import EXIT_DONE, UsageError
+from ps_train.trace import chrome, summary
+
+
+class Plan(NamedTuple):
+    """The file, and what to print of it."""
+
+    path: str
+    is_summary: bool
+    is_json: bool
+
+
+def run(values: FlagValues, words: Sequence[str]) -> int:
+    """Reads the file and prints; gives the exit status."""
+    plan = make_plan(values, words)
+    try:
+        merged, facts = chrome.read(plan.path)
+    except OSError as error:
+        raise UsageError(f"The trace {plan.path} cannot be read: {error.strerror}. Check its path.") from None
+    except ValueError as error:
+        raise UsageError(
+            f"{plan.path} is not a trace of --trace_steps: {error}. Expected the file that the chief's log names."
+        ) from None
+    found = summary.summarize(merged, facts)
+    if plan.is_json:
+        print_text(json.dumps(found))
+    else:
+        print_text("\n".join(summary.lines(found) if plan.is_summary else summary.overview(found)))
+    return EXIT_DONE
+
+
+def make_plan(values: FlagValues, words: Sequence[str]) -> Plan:
+    """Reads the command line; raises `UsageError` with what is wrong with it."""
+    if len(words) != 1:
+        given = "none is named" if not words else f"{len(words)} are named"
+        raise UsageError(
+            f"The command trace reads one file, and {given}. Write trace FILE --summary with the one that the chief's log names."
+        )
+    return Plan(words[0], values.summary, values.json)
