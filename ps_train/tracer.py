@@ -15,6 +15,7 @@
 """
 
 import collections
+import functools
 import os
 import threading
 import time
@@ -68,8 +69,8 @@ class StepTracer:
         self._steps: list[Any] = []  # (global step, TracedCalls)
         self._updates: list[Any] = []  # (global step, TracedCall)
         self._held = self._num_cut = 0
-        self._is_updating = False
-        self._update_call: Any = (None, None)  # (session, call)
+        self._update_calls: dict[Any, Any] = {}  # by session, of which each optimizer's updates have one
+        self._updating: set[Any] = set()  # sessions in whose updates it is
         self._thread: Any = None
         self._is_ending = self._is_hurried = False
 
@@ -116,17 +117,17 @@ class StepTracer:
         # One begins when that of the step before is done, of which the worker may not know yet.
         if self._thread is not None or not self._step + self._advance + 1 >= self._first:
             return None
-        if self._update_call[0] is not session:
-            self._update_call = session, session.make_callable(update, accept_options=True)
-        return self._run_update
+        if session not in self._update_calls:
+            self._update_calls[session] = session.make_callable(update, accept_options=True)
+        return functools.partial(self._run_update, session)
 
-    def _run_update(self):
+    def _run_update(self, session):
         found: list[Any] = []
-        self._is_updating = True
+        self._updating.add(session)
         try:
-            run_traced(self._update_call[1], found)
+            run_traced(self._update_calls[session], found)
         finally:
-            self._is_updating = False
+            self._updating.discard(session)
         self._held += found[0].step_stats.ByteSize()
         if self._held <= MAX_HELD_BYTES:
             self._updates.append((self._step, found[0]))
@@ -151,7 +152,7 @@ class StepTracer:
 
     def _make_part(self):
         deadline = self._clock() + UPDATE_SECS
-        while self._is_updating and self._clock() < deadline:
+        while self._updating and self._clock() < deadline:
             self._sleep(0.01)
         steps, updates = list(self._steps), list(self._updates)
         runs = [
@@ -181,20 +182,23 @@ class StepTracer:
 
     def _deliver(self, part):
         """Writes a worker's part to the first ps that takes it, and tells the boards."""
-        text, num_cut = pack(part, MAX_PART_BYTES)
-        num_cut += self._num_cut
+        text, num_unsent = pack(part, MAX_PART_BYTES)
+        num_cut = num_unsent + self._num_cut
+        is_empty = num_unsent == len(part.runs)
         if num_cut:
             log.warning("trace: %s left out: there is more than may be sent", counted(num_cut, "traced run"))
-        told = {"cut": num_cut, "steps": _num_steps(part), "chunks": 0}
+        told: dict[str, Any] = {"cut": num_cut, "chunks": 0}
+        if num_cut and is_empty:
+            told["reason"] = "one step is more than may be sent"
         links = self._monitor.links
         number = self._context.replica % len(links)
-        for link in [*links[number:], *links[:number]] if part.runs else []:
+        for link in [] if is_empty else [*links[number:], *links[:number]]:
             board = Board(link.address, link.task)
             try:
                 chunks = [text[start : start + CHUNK_BYTES] for start in range(0, len(text), CHUNK_BYTES)]
                 for index, chunk in enumerate(chunks):
                     board.write_text(_key(self._owner, index), chunk, CALL_SECS)
-                told.update(chunks=len(chunks), ps=str(link.task))
+                told = {"cut": num_cut, "chunks": len(chunks), "ps": str(link.task)}
                 break
             except BoardError as error:
                 told["reason"] = f"{link.task} did not take it: {error}"
