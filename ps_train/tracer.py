@@ -43,7 +43,7 @@ STOP_SECS = 2.0  # the same when the job ends before its time
 UPDATE_SECS = 0.5  # in which the update of the last step has returned
 POLL_SECS = 0.2
 RECENT = 8  # steps, of which it is seen how far the global step goes in one
-MIN_ADVANCE = 2  # of each worker
+MIN_ADVANCE = 5  # of each worker
 FIELD = "trace"  # of a worker's record
 
 
@@ -155,28 +155,17 @@ class StepTracer:
         while self._updating and self._clock() < deadline:
             self._sleep(0.01)
         steps, updates = list(self._steps), list(self._updates)
+        calls = [(STEP, step, batch, call) for step, calls in steps for batch, call in enumerate(calls)]
+        begin, end = (calls[0][-1].begin, calls[-1][-1].end) if calls else (0, float("inf"))
+        calls += [
+            (UPDATE_RUN, step, 0, call) for step, call in updates if call.begin < end and call.end > begin
+        ]
         runs = [
             make_run(
-                self._owner, self._server, STEP, step, batch, call.begin, call.end, parse(call.step_stats)
+                self._owner, self._server, kind, step, batch, call.begin, call.end, parse(call.step_stats)
             )
-            for step, calls in steps
-            for batch, call in enumerate(calls)
+            for kind, step, batch, call in calls
         ]
-        if runs:
-            runs += [
-                make_run(
-                    self._owner,
-                    self._server,
-                    UPDATE_RUN,
-                    step,
-                    0,
-                    call.begin,
-                    call.end,
-                    parse(call.step_stats),
-                )
-                for step, call in updates
-                if call.begin < runs[-1].end and call.end > runs[0].begin
-            ]
         self._steps, self._updates = [], []
         return Part(self._owner, self._server, tuple(runs))
 
@@ -214,9 +203,10 @@ class StepTracer:
             cut[self._owner] = self._num_cut
         if own.runs:
             parts.insert(0, own)
-        else:
+        if not _num_steps(own):
             missing[self._owner] = self._why_empty()
-        if not parts:
+        num_steps = [number for number in map(_num_steps, parts) if number]
+        if not num_steps:
             log.warning("no step was traced: %s", missing[self._owner])
             return
         merged = merge(parts, parts[0].server)
@@ -227,10 +217,9 @@ class StepTracer:
             log.error("the trace %s cannot be written: %s", self._path, error.strerror or error)
             return
         self._runtime.report.trace = path
-        num_steps = sum(_num_steps(part) for part in parts)
         log.info(
             "traced %s of %s: %s, for ui.perfetto.dev and python -m ps_train trace %s --summary",
-            counted(num_steps, "step"), counted(len(parts), "worker"), path, path,
+            counted(sum(num_steps), "step"), counted(len(num_steps), "worker"), path, path,
         )  # fmt: skip
         for worker, reason in missing.items():
             log.warning("trace: %s is missing: %s", worker, reason)
