@@ -6,8 +6,7 @@
 
 Times are nanoseconds since 1970 by the clock of the host on which the op ran, or to which the tensor came. A label names an op's
 inputs, control inputs with a `^`, as they were called in the part of the graph that this task ran: what comes from another task is
-called as its op there, with a number behind it, as `read_S7`. When TensorFlow says that a transfer began is not used, since that
-mixes the clocks of both hosts.
+called as its op there, with a number behind it, as `read_S7`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """`ps_train trace FILE`: what is in a file that `--trace_steps` has had the chief write.
 
+Without FILE it is the newest in --train_dir, or of the local clusters that were started here without that flag.
+
 | flags | then |
 |---|---|
 | none | which steps of whom, how exactly the clocks are aligned, who is missing |
@@ -9,7 +11,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +21,7 @@ from absl.flags import FlagValues
 
 from ps_train.commands import print_text
 from ps_train.errors import EXIT_DONE, UsageError
+from ps_train.local_config import RUNS_DIR
 from ps_train.trace import chrome, summary
 
 
@@ -49,9 +54,17 @@ def run(values: FlagValues, words: Sequence[str]) -> int:
 
 def make_plan(values: FlagValues, words: Sequence[str]) -> Plan:
     """Reads the command line; raises `UsageError` with what is wrong with it."""
-    if len(words) != 1:
-        given = "none is named" if not words else f"{len(words)} are named"
+    if len(words) > 1:
         raise UsageError(
-            f"The command trace reads one file, and {given}. Write trace FILE --summary with the one that the chief's log names."
+            f"The command trace reads one file, and {len(words)} are named. Leave out {words[1]!r}."
         )
-    return Plan(words[0], values.summary, values.json)
+    if words:
+        return Plan(words[0], values.summary, values.json)
+    folder = glob.escape(values.train_dir) if values.train_dir else os.path.join(RUNS_DIR, "*")
+    found = glob.glob(os.path.join(folder, "trace-*.json*"))
+    if not found:
+        raise UsageError(
+            f"The command trace reads a file, none is named, and there is no {os.path.join(folder, 'trace-*.json')}. Write trace FILE "
+            "--summary with the one that the chief's log names."
+        )
+    return Plan(max(found, key=os.path.getmtime), values.summary, values.json)

@@ -58,7 +58,7 @@ def _as_dict(step: Sequence[AlignedRun], finder: PathFinder) -> dict[str, Any]:
     parts = attribute([span for run in step for span in _spans(run)], begin, end)
     path = [
         {
-            "what": describe(group, step[0]), "led_by": describe(group._replace(num_more=0), step[0]), "kind": group.kind, "task": group.task, "name": group.name, "of": group.owner,
+            "what": describe(group, step[0]), "kind": group.kind, "task": group.task, "name": group.name, "of": group.owner,
             "num_more": group.num_more, "ms": group.nanos / 1e6, "share": group.nanos / (end - begin),
         }
         for group in grouped(finder.path(step))
@@ -87,16 +87,15 @@ def describe(group: Group, run: AlignedRun) -> str:
     """A group of links, in the words of the step of `run`."""
     elsewhere = f" on {group.task}" if group.task not in (run.server, group.owner) else ""
     whose = f" of {group.owner}" if group.owner != run.owner and CALL != group.kind else ""
-    more = f" and {group.num_more} more" if group.num_more else ""
     text = {
-        PULL: f"pull from {group.task} {group.name}{more}{whose}",
-        PUSH: f"push to {group.task} {group.name}{more}{whose}",
-        OTHER: f"to {group.task} {group.name}{more}{whose}",
-        WAIT: f"wait{elsewhere} {group.name}{more}{whose}",
+        PULL: f"pull from {group.task} {group.name}{whose}",
+        PUSH: f"push to {group.task} {group.name}{whose}",
+        OTHER: f"to {group.task} {group.name}{whose}",
+        WAIT: f"wait{elsewhere} {group.name}{whose}",
         GAP: f"nothing{elsewhere} before {group.name}{whose}",
         CALL: group.name,
     }
-    return text.get(group.kind, f"{group.name}{more}{elsewhere}{whose}")
+    return text.get(group.kind, f"{group.name}{elsewhere}{whose}")
 
 
 def _workers(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def _workers(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
         total: Counter[str] = Counter()
         for step in own:
             for link in step["path"]:
-                total[link["led_by"]] += link["ms"]
+                total[link["what"]] += link["ms"]
         mean_ms = statistics.fmean(step["ms"] for step in own)
         links = [
             {"what": what, "ms": ms / len(own), "share": ms / len(own) / mean_ms}
@@ -175,9 +174,13 @@ def overview(found: Mapping[str, Any]) -> list[str]:
 
 
 def _path(path: Sequence[Mapping[str, Any]]) -> str:
-    named = [f"{link['what']} {_size(link)}" for link in path if link["share"] >= MIN_SHARE]
+    named = [f"{link['what']}{_more(link)} {_size(link)}" for link in path if link["share"] >= MIN_SHARE]
     rest = sum(link["share"] for link in path if link["share"] < MIN_SHARE)
     return " -> ".join(named) + (f"; shorter links {100 * rest:.0f}%" if rest >= 0.005 else "")
+
+
+def _more(link: Mapping[str, Any]) -> str:
+    return f" and {link['num_more']} more" if link["num_more"] else ""
 
 
 def _size(link: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pathlib
 import sys
 
@@ -418,9 +419,24 @@ def test_no_file_or_another(tmp_path, capsys):
     ]:
         assert program.main(["trace", *words]) == 1
         assert line in capsys.readouterr().err
-    for words in [], ["a", "b"]:
-        with pytest.raises(UsageError, match="The command trace reads one file, and (none is|2 are) named"):
-            command.make_plan(flags.make_flags(), words)
+    with pytest.raises(UsageError, match="The command trace reads one file, and 2 are named. Leave out 'b'."):
+        command.make_plan(flags.parse(["trace"])[0], ["a", "b"])
+
+
+def test_the_newest_file_is_read_if_none_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"none is named, and there is no ps_train_runs/\*/trace-\*\.json\."):
+        command.make_plan(flags.parse(["trace"])[0], [])
+    for age, name in enumerate(
+        ["ps_train_runs/b/trace-7-8.json.gz", "ps_train_runs/a/trace-7.json", "mine/trace-1-2.json"]
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        os.utime(path, (10**9 - age, 10**9 - age))
+    assert command.make_plan(flags.parse(["trace"])[0], []).path == "ps_train_runs/b/trace-7-8.json.gz"
+    values, words = flags.parse(["trace", "--train_dir=mine", "--summary"])
+    assert command.make_plan(values, words[1:]) == ("mine/trace-1-2.json", True, False)
 
 
 @pytest.mark.parametrize("text, window", [("100:105", (100, 105)), ("7", (7, 7)), ("1:1000", (1, 1000))])
