@@ -13,7 +13,7 @@ from traces import check_chrome
 from ps_train.trace import chrome, summary
 
 pytestmark = pytest.mark.cluster
-NAP_MS = 40
+NAP_MS = 150  # much more than what tracing takes on a busy machine
 WEIGHT_BYTES = 200 * 100 * 4
 
 
@@ -26,17 +26,17 @@ def trace_of(chief):
 
 
 def test_all_wait_for_an_op_of_one_worker(make_job):
-    job = make_job(1, 2, "nap.py", ["--update=sync", "--train_steps=40", "--trace_steps=20:22"],
+    job = make_job(1, 2, "nap.py", ["--update=sync", "--train_steps=14", "--trace_steps=8:10"],
                    f"napping=worker:1,millis={NAP_MS}")  # fmt: skip
     _, chief, worker = job.start_all()
     job.expect_exits(0, secs=START_SECS)
-    assert Path(chief.report["trace"]) == Path(job.train_dir) / "trace-20-22.json"
+    assert Path(chief.report["trace"]) == Path(job.train_dir) / "trace-8-10.json"
     assert worker.report["trace"] is None
     events, found = trace_of(chief)
     assert sorted((step["worker"], step["step"]) for step in found["steps"]) == [
-        (worker, step) for worker in ("worker:0", "worker:1") for step in (20, 21, 22)
+        (worker, step) for worker in ("worker:0", "worker:1") for step in (8, 9, 10)
     ]
-    assert found["missing"] == found["cut"] == {} and found["last"] == {"worker:1": [20, 21, 22]}
+    assert found["missing"] == found["cut"] == {} and found["last"] == {"worker:1": [8, 9, 10]}
     processes = sorted(e["args"]["name"] for e in events["M"] if e["name"] == "process_name")
     addresses = [*job.ps_hosts, *job.worker_hosts]
     assert processes == [
@@ -57,13 +57,13 @@ def test_all_wait_for_an_op_of_one_worker(make_job):
 
 
 def test_steps_of_several_batches_while_a_worker_is_missing(make_job):
-    job = make_job(1, 2, "nap.py", ["--local_steps=2", "--train_steps=40", "--trace_steps=30:33"],
+    job = make_job(1, 2, "nap.py", ["--local_steps=2", "--train_steps=20", "--trace_steps=12:15"],
                    f"napping=worker:0,millis={NAP_MS / 4}")  # fmt: skip
     _, chief = job.start_all(["ps:0", "worker:0"])
     job.expect_exits(0, secs=START_SECS)
     _, found = trace_of(chief)
     assert [(step["worker"], step["step"]) for step in found["steps"]] == [
-        ("worker:0", number) for number in range(30, 34)
+        ("worker:0", number) for number in range(12, 16)
     ]
     for step in found["steps"]:
         naps = [link for link in step["path"] if link["name"] == "nap" and link["kind"] == "compute"]
@@ -73,18 +73,27 @@ def test_steps_of_several_batches_while_a_worker_is_missing(make_job):
 
 
 def test_workers_that_hold_the_variables(make_job):
-    job = make_job(0, 2, "nap.py", ["--colocate_ps", "--update=sync", "--train_steps=20", "--trace_steps=12"],
+    job = make_job(0, 2, "nap.py", ["--colocate_ps", "--update=sync", "--train_steps=12", "--trace_steps=8"],
                    f"napping=worker:1,millis={NAP_MS}")  # fmt: skip
     chief, _ = (job.start(name, ps_hosts=None) for name in job.names)
     job.expect_exits(0, secs=START_SECS)
     events, found = trace_of(chief)
     assert sorted((step["worker"], step["step"]) for step in found["steps"]) == [
-        ("worker:0", 12),
-        ("worker:1", 12),
+        ("worker:0", 8),
+        ("worker:1", 8),
     ]
-    names = {e["args"]["name"].partition(" at ")[0] for e in events["M"] if e["name"] == "process_name"}
-    assert names == {"ps:0 (worker:0, chief)", "ps:1 (worker:1)"}
-    for step in found["steps"]:  # the variable is in the chief's process, which waits for the other worker
-        assert (step["parts_ms"]["pull"] > 0) == (step["worker"] == "worker:1")
+    processes = {e["pid"]: e["args"]["name"] for e in events["M"] if e["name"] == "process_name"}
+    assert {name.partition(" at ")[0] for name in processes.values()} == {
+        "ps:0 (worker:0, chief)",
+        "ps:1 (worker:1)",
+    }
+    # The variable is in the chief's process.
+    pulls = [
+        processes[e["pid"]][:4]
+        for e in events["f"]
+        if e["name"] == "pull" and e["args"]["bytes"] == WEIGHT_BYTES
+    ]
+    assert set(pulls) <= {"ps:1"}
+    for step in found["steps"]:
         naps = [link for link in step["path"] if (link["name"], link["of"]) == ("nap", "worker:1")]
         assert sum(link["ms"] for link in naps) > 0.8 * NAP_MS
