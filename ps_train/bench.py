@@ -21,9 +21,10 @@ from ps_train import profile_table
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, UsageError
 from ps_train.launcher import LocalCluster, Roles, run_cluster
+from ps_train.picture import Snapshot
 from ps_train.process import SignalInbox
 from ps_train.profile import Profile
-from ps_train.progress import Screen, Snapshot
+from ps_train.progress import Screen
 from ps_train.reports import write_json
 from ps_train.summary import Summary
 from ps_train.verdict import group_shares, judge
@@ -186,5 +187,5 @@ class _Silent(Screen):
     def show(self, snapshot: Snapshot, is_urgent: bool = False) -> None:
         """Nothing."""
 
-    def say(self, text: str = "") -> None:
+    def say(self, text: str = "", goes_on: bool = False) -> None:
         """Nothing."""

@@ -34,8 +34,9 @@ from ps_train.faults import SIGNALS, Fault, Recording, Strike, find_recovery, ju
 from ps_train.follower import Follower
 from ps_train.launcher import PS_LINGER_SECS, TICK_SECS, TOO_EARLY, starting
 from ps_train.local_config import log_path, make_directories, read_report, report_path
+from ps_train.picture import Row
 from ps_train.process import SignalInbox, TaskProcess
-from ps_train.progress import Row, Screen
+from ps_train.progress import Screen
 from ps_train.reports import write_json
 from ps_train.wording import counted
 
@@ -231,9 +232,8 @@ class Rehearsal:
             self._strike_due()
         else:
             self._end_others()
-        first = self._members[self._cluster.ps_tasks[0]]
-        if first.is_up:
-            self._follower.look(time.monotonic())
+        down = [task for task, member in self._members.items() if member.process.poll() is not None]
+        self._follower.look(time.monotonic(), down)
         self._show()
         self._check_stuck()
 

@@ -20,6 +20,7 @@ from ps_train.cluster import EVALUATOR
 from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, ModelError, PsTrainError, UsageError
+from ps_train.evaluation_watch import write_result
 from ps_train.explain import as_model_error
 from ps_train.guard import Guard
 from ps_train.inputs import build_input_init
@@ -60,6 +61,7 @@ def run_once(config, show=print):
             step, metrics, examples = evaluation.run(checkpoint)
             show(describe(step, metrics, examples))
             _note(report, checkpoint, step, metrics, examples)
+            write_result(config.train_dir, describe(step, metrics, examples))
             evaluation.write_summary(step, metrics)
     return EXIT_DONE
 
@@ -141,6 +143,7 @@ def _evaluate_one(evaluation, checkpoint, report):
         return False
     _note(report, checkpoint, step, metrics, examples)
     log.info("%s", describe(step, metrics, examples))
+    write_result(evaluation.train_dir, describe(step, metrics, examples))
     evaluation.write_summary(step, metrics)
     return True
 
@@ -155,7 +158,7 @@ class Evaluation:
     """The evaluation graph of a model, built once; each `run` restores a checkpoint into a fresh session."""
 
     def __init__(self, config):
-        self._config = config
+        self._config, self.train_dir = config, config.train_dir
         self._ops = graph.build_eval(config, load_model(config.model or BUILTIN_MODEL))
         with self._ops.graph.as_default():
             restoring.tell_tables_apart()

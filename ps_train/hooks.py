@@ -65,6 +65,7 @@ class StepHook(tf1.train.SessionRunHook):
         report.curve = self._curve.points
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
         self._has_ended = False
+        self._logged = None  # step of the last progress line
         self.unfinished_examples = 0  # in the batches so far of a step of several
         self.steps_begun = 0  # of several batches
         self.step = 0
@@ -219,7 +220,7 @@ class StepHook(tf1.train.SessionRunHook):
             raise failure
 
     def end(self, session):
-        """Shows the last figures."""
+        """Shows the last figures: whoever reads nothing but the lines of the log has those of the last step."""
         report = self._report
         self._note_staleness()
         self._note_loss()
@@ -230,6 +231,8 @@ class StepHook(tf1.train.SessionRunHook):
             loss=report.loss,
             **self._dropped(),
         )
+        if self._logged not in (None, report.global_step):
+            self._log_progress(report.global_step)
         if report.dropped_gradients and not self._has_ended:
             log.info(
                 "%d of %s were dropped: %s",
@@ -290,14 +293,18 @@ class StepHook(tf1.train.SessionRunHook):
             local_rate=round(local_rate, 2), examples=report.examples, **self._dropped(),
         )  # fmt: skip
         if self._log_due.is_due(now):
-            target = f"/{self._train_steps}" if self._train_steps else ""
-            loss = "" if report.loss is None else f", loss {report.loss:.4g}"
             rates = (
                 f", {global_rate:.1f} steps/s ({local_rate:.1f} of them here)"
                 if report.local_steps > 1
                 else ""
             )
-            log.info("step %d%s%s%s", step, target, loss, rates)
+            self._log_progress(step, rates)
+
+    def _log_progress(self, step, rates=""):
+        target = f"/{self._train_steps}" if self._train_steps else ""
+        loss = "" if self._report.loss is None else f", loss {self._report.loss:.4g}"
+        log.info("step %d%s%s%s", step, target, loss, rates)
+        self._logged = step
 
 
 class Calls(NamedTuple):

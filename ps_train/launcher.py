@@ -4,7 +4,7 @@
 
 1. Directories are made, loopback ports reserved; TensorFlow is imported once, and every task forked from there
    (`process`), the evaluation, too: it waits for its turn, as nothing can be forked later, when gRPC's threads run here.
-2. Twice a second the boards say how far the tasks are. What the chief warns of before its first step is shown.
+2. Twice a second the boards say how far the tasks are. What tasks warn of is shown, each thing once a minute at most.
 3. A worker that a signal has ended, not the chief, is lost (`failures`): an async job, one with enough backup workers, or with
    `--on_worker_loss=continue` goes on without it. The boards are told, as it cannot do that itself any more.
 4. The end is the first of
@@ -34,9 +34,11 @@ from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, UsageError
 from ps_train.failures import End, Failure, Policy, describe_end
 from ps_train.follower import Follower
 from ps_train.job_end import JobEnd, Orders
+from ps_train.line_logs import Warnings
 from ps_train.local_config import fill_in, log_path, make_directories, report_path, unwritable_log
+from ps_train.picture import Snapshot
 from ps_train.process import SignalInbox, TaskProcess
-from ps_train.progress import Screen, Snapshot
+from ps_train.progress import Screen
 from ps_train.reports import Report
 from ps_train.summary import Summary
 from ps_train.wording import counted
@@ -133,7 +135,7 @@ class LocalCluster:
         self._policy = Policy(cluster, config)
         secs = config.shutdown_timeout_secs
         self._ending = JobEnd(self._policy, cluster.training_tasks, secs, secs, self._log_path_of)
-        self._is_started = False  # the chief has made a step
+        self._warnings = Warnings()
         self._follower = Follower(cluster, config)
 
     # The start.
@@ -246,24 +248,24 @@ class LocalCluster:
     def _tick(self, inbox: SignalInbox) -> None:
         for number in inbox.wait(TICK_SECS):
             self._on_signal(number, time.monotonic())
-        self._tell_warnings()
+        now = time.monotonic()
+        self._tell_warnings(now)
         for task, running in self._tasks.items():
             if task not in self._policy.ends and running.poll() is not None:
                 self._note_end(self._end_of(task))
         self._steer(time.monotonic())
-        if self._cluster.host(self._cluster.ps_tasks[0]) not in self._policy.ends:
-            self._follower.look(time.monotonic())
+        self._follower.look(time.monotonic(), self._policy.ends)
         self._show()
 
-    def _tell_warnings(self) -> None:
-        """Says what the chief warns of before its first step: that is about what was asked for."""
-        chief = self._cluster.chief_task
-        if not self._is_started:
-            self._is_started = self._follower.local_steps(chief) is not None
-            for line in self._tasks[chief].new_lines():
-                _, is_warning, text = line.partition(f" {chief} warning: ")
-                if is_warning:
-                    self._complain_of(f"{chief} warning: {text}")
+    def _tell_warnings(self, now: float) -> None:
+        """Says what tasks warn of, until they are to end: what one has said, others need not say, too."""
+        if self._ending.is_asked or self._ending.is_resting:
+            return
+        for task, running in self._tasks.items():
+            for line in running.new_lines():
+                found = self._warnings.find(task, line, now)
+                if found:
+                    self._complain_of(found)
 
     def _complain_of(self, warning: str) -> None:
         self._screen.complain(warning, goes_on=True)

@@ -1,15 +1,16 @@
-"""A file for the lines of each launched task, in --log_dir on the launcher's host; all are opened before anything starts.
+"""The lines of launched tasks: a file for each task, in --log_dir on the launcher's host, and the warnings among them.
 
     with LineLogs("logs", [TaskId("worker", 0)], screen.complain) as logs:
         logs.write(TaskId("worker", 0), "step 7")
         logs.name(TaskId("worker", 0))      # 'logs/worker0.log'
 
-A file that cannot be written later, as on a full disk, costs the job its lines there: that is said once, and each line tried.
+All files are opened before anything starts. One that cannot be written later, as on a full disk, costs the job its lines there: that is said once, and each line tried.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable
 from typing import IO
 
@@ -74,3 +75,31 @@ class LineLogs:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Warnings:
+    """Finds what tasks warn of in their lines; the same in other numbers or of another task is left out for REPEAT_SECS.
+
+    >>> warnings, task = Warnings(), TaskId("worker", 1)
+    >>> warnings.find(task, "10:11:12 worker:1 warning: step dropped (1 so far)", 0.0)
+    'worker:1 warning: step dropped (1 so far)'
+    >>> warnings.find(task, "10:11:22 worker:1 warning: step dropped (9 so far)", 10.0)
+
+    An error that ends a task is not found: whoever has started the task tells its end.
+    """
+
+    REPEAT_SECS = 60.0
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+
+    def find(self, task: TaskId, line: str, now: float) -> str | None:
+        """What to show of a line, or None; `now` in seconds."""
+        found = re.match(rf"\d\d:\d\d:\d\d {task} ((warning|error): .*)", line)
+        if not found or (found[2] == "error" and re.search(r"\(status \d+\)$", line)):
+            return None
+        kind = re.sub(r"\d+", "#", found[1])
+        if now - self._told_at.get(kind, float("-inf")) < self.REPEAT_SECS:
+            return None
+        self._told_at[kind] = now
+        return f"{task} {found[1]}"

@@ -5,7 +5,8 @@
         status = run_job(job, Screen(), inbox, max_restarts=0)
 
 1. All tasks are started, no more than MAX_STARTING at once on one host: sshd turns away those beyond.
-2. Each line is shown, led by the task's name. A host that is not ready after WAIT_SECS is told of.
+2. Each line is shown, led by the task's name. On a terminal a job of ps_train's own has the picture of a local cluster below
+   them, in place of the lines that tell only how far a task is. A host that is not ready after WAIT_SECS is told of.
 3. The end is the first of
    - every finisher has ended with 0: the others (ps tasks, mostly) have `rest_secs` to end by themselves;
    - a task has failed, as the policy sees it: it is the headline, and its status the job's; the others are ended. A status that
@@ -25,6 +26,7 @@ from typing import NamedTuple
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, is_worth_a_restart
 from ps_train.failures import ROOT_CAUSE_SECS, End, describe_end, last_words, plain
+from ps_train.follower import Follower
 from ps_train.job_end import JobEnd, JobPolicy, Orders
 from ps_train.line_logs import LineLogs
 from ps_train.process import SignalInbox, signal_name
@@ -51,6 +53,7 @@ class Job(NamedTuple):
       shutdown_secs: from the first signal to a kill.
       log_dir: a file for each task's lines, too.
       is_rest_free: how the others end after the finishers is nobody's failure: a script's servers lose their peers then.
+      make_follower: for each start of a job whose progress can be followed.
     """
 
     tasks: Sequence[Wanted]
@@ -62,6 +65,7 @@ class Job(NamedTuple):
     escalate_secs: float | None = None
     log_dir: str | None = None
     is_rest_free: bool = False
+    make_follower: Callable[[], Follower] | None = None
 
 
 class Outcome(NamedTuple):
@@ -75,7 +79,8 @@ def run_job(job: Job, screen: Screen, inbox: SignalInbox, max_restarts: int = 0)
     """Runs until all tasks have ended; the exit status."""
     with LineLogs(job.log_dir, [wanted.task for wanted in job.tasks], screen.complain) as logs:
         for attempt in range(max_restarts + 1):
-            launched = LaunchedJob(job, screen, inbox, logs)
+            restarts = f"restart {attempt} of {max_restarts}" if attempt else ""
+            launched = LaunchedJob(job, screen, inbox, logs, restarts)
             try:
                 outcome = launched.run()
             finally:
@@ -90,8 +95,10 @@ def run_job(job: Job, screen: Screen, inbox: SignalInbox, max_restarts: int = 0)
 class LaunchedJob:
     """One start of the tasks, to its end."""
 
-    def __init__(self, job: Job, screen: Screen, inbox: SignalInbox, logs: LineLogs):
+    def __init__(self, job: Job, screen: Screen, inbox: SignalInbox, logs: LineLogs, restarts: str = ""):
         self._job, self._screen, self._inbox, self._logs = job, screen, inbox, logs
+        self._restarts = restarts
+        self._follower = job.make_follower() if job.make_follower is not None and screen.is_live else None
         self._policy = job.make_policy()
         self._running: dict[TaskId, TetheredTask] = {}
         self._waiting = list(job.tasks)
@@ -111,7 +118,9 @@ class LaunchedJob:
             for running in self._running.values():
                 self._look_at(running, time.monotonic())
             self._steer(time.monotonic())
+            self._show()
         self._steer(time.monotonic() + ROOT_CAUSE_SECS)  # the last ones may have failed
+        self._show(is_urgent=True)
         if self._ending.signal is not None:
             self._screen.complain(f"Stopped by {signal_name(self._ending.signal)}.")
         return Outcome(self._ending.status, is_stopped=self._ending.signal is not None)
@@ -120,6 +129,8 @@ class LaunchedJob:
         """Ends whatever still runs, at once."""
         for running in self._running.values():
             running.kill()
+        if self._follower is not None:
+            self._follower.close()
         deadline = time.monotonic() + KILL_SECS
         for running in self._running.values():
             running.close(deadline)
@@ -145,10 +156,12 @@ class LaunchedJob:
         if host is not None and host not in self._slow_hosts and running.waited_secs(now) > WAIT_SECS:
             self._slow_hosts.add(host)
             bound = f"no longer than {self._job.place.ssh.connect_secs:g} s (--startup_timeout_secs)"
-            self._screen.complain(f"Waiting for ssh to start {task} on {host}, {bound}.")
+            self._complain(f"Waiting for ssh to start {task} on {host}, {bound}.")
         for line in running.take_lines():
             self._logs.write(task, line)
-            self._screen.say(line if is_led_by(line, task) else f"{task} {line}")
+            if self._follower is None or not self._follower.hear(task, line, now):
+                text = line if is_led_by(line, task) else f"{task} {line}"
+                self._screen.say(text, goes_on=self._follower is not None)
         if running.exit is not None:
             self._note_end(running)
 
@@ -161,7 +174,20 @@ class LaunchedJob:
         status = EXIT_DONE if is_free else exit.status
         end = End(task, status, reason, self._log_of(task), exit.signal, exit.is_cut_off)
         if self._policy.note(end, is_ending=self._ending.is_asked):
-            self._screen.complain(f"{task} is lost: {reason}. The job goes on without it.")
+            if self._follower is not None:
+                self._follower.note_lost(task, end.status, reason)
+            self._complain(f"{task} is lost: {reason}. The job goes on without it.")
+
+    def _complain(self, text: str) -> None:
+        self._screen.complain(text, goes_on=self._follower is not None)
+
+    def _show(self, is_urgent: bool = False) -> None:
+        if self._follower is None:
+            return
+        ends = self._policy.ends
+        self._follower.look(time.monotonic(), ends)
+        statuses = {task: ends[task].status if task in ends else None for task in self._tasks}
+        self._screen.show(self._follower.snapshot(statuses)._replace(restarts=self._restarts), is_urgent)
 
     def _log_of(self, task: TaskId) -> str:
         return self._logs.name(task) or f"the lines of {task} above"
@@ -174,7 +200,7 @@ class LaunchedJob:
         had_failed = self._ending.failure is not None
         orders = self._ending.steer(self._tasks, now)
         if self._ending.failure is not None and not had_failed:
-            self._screen.complain(str(self._ending.failure))
+            self._complain(str(self._ending.failure))
         self._send(orders)
 
     def _send(self, orders: Orders) -> None:

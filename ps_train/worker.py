@@ -23,6 +23,7 @@ from ps_train.common_end import CommonEnd
 from ps_train.compat import tf, tf1
 from ps_train.ending import save_if_possible
 from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainError, RefusedError
+from ps_train.evaluation_watch import EvaluationWatch
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
 from ps_train.liveness import BEAT_SECS, awake_clock, first_failure, line_throttle, restarted_ps
@@ -127,6 +128,8 @@ def run(runtime, config, model):
                 log.warning("no --train_dir: nothing is saved, and what is learnt is gone when the job ends")
             if context.is_chief and not sess.should_stop():
                 checkpoints.unmark_last(config.train_dir)
+            if context.is_chief and config.train_dir:
+                EvaluationWatch(config.train_dir, runtime.monitor.post).start()
             if profiler:
                 profiler.probe_links(sess, step_hook)
             runner.loop(sess)

@@ -30,6 +30,7 @@ from ps_train.devices import gpus_of
 from ps_train.errors import EXIT_DONE, UsageError
 from ps_train.failures import Policy, ScriptPolicy
 from ps_train.flags import cluster_flags, config_from_flags
+from ps_train.follower import Follower
 from ps_train.local_config import fill_in, make_directories, report_path
 from ps_train.process import SignalInbox
 from ps_train.progress import Screen
@@ -248,8 +249,9 @@ def make_job(plan: Plan, ports: Sequence[int]) -> Job:
     tasks = [_task_of_training(plan, cluster, task) for task in cluster.tasks]
     make_policy = partial(Policy, cluster, plan.config)
     return Job(
-        tasks, plan.remote, cluster.training_tasks, make_policy, secs, secs, log_dir=plan.config.log_dir
-    )
+        tasks, plan.remote, cluster.training_tasks, make_policy, secs, secs, log_dir=plan.config.log_dir,
+        make_follower=partial(Follower, cluster, plan.config, is_local=False),
+    )  # fmt: skip
 
 
 def _job_of_script(plan: Plan, hosts: dict[str, list[str]]) -> Job:
@@ -292,7 +294,7 @@ def _evaluation(plan: Plan, job: Job) -> Job:
     config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None)
     argv = [plan.remote.python, "-m", "ps_train", "eval", *config.as_flags()]
     wanted = Wanted(EVALUATOR, _host_of(plan, TaskId("worker", 0)), argv, {})
-    return job._replace(tasks=[wanted], finishers=[wanted.task], make_policy=ScriptPolicy)
+    return job._replace(tasks=[wanted], finishers=[wanted.task], make_policy=ScriptPolicy, make_follower=None)
 
 
 def _task_of_script(plan: Plan, hosts: dict[str, list[str]], task: TaskId, lingers: bool) -> Wanted:

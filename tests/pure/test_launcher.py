@@ -8,21 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import pytest
 
 from ps_train import command_lines, process
-from ps_train import follower as follower_lib
 from ps_train.cluster import Cluster, TaskId
 from ps_train.command_lines import evaluate, go_on, on_a_host
 from ps_train.config import TrainConfig
 from ps_train.errors import UsageError
-from ps_train.follower import Follower
 from ps_train.launcher import LocalCluster, Roles, run_local
 from ps_train.local_config import fill_in, log_path, report_path
 from ps_train.params import Params
-from ps_train.progress import Row
+from ps_train.picture import Row
 from ps_train.summary import Summary
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1)
@@ -204,24 +201,31 @@ def make_local(tmp_path, num_workers=2, **settings):
 KILLED = {"status": 137, "ended_by": signal.SIGKILL}
 
 
-def test_what_the_chief_warns_of_before_its_first_step_is_shown(local):
-    def tell(step, *lines):
-        local._follower.records["worker:0"] = {"state": "training", **({"local_steps": step} if step else {})}
-        local._tasks[CHIEF].lines += lines
-        local._tell_warnings()
+def test_what_tasks_warn_of_is_shown_once_a_minute_until_they_are_to_end(local):
+    def tell(task, now, *lines):
+        local._tasks[task].lines += [f"00:00:00 {task} {line}" for line in lines]
+        local._tell_warnings(now)
 
+    tell(CHIEF, 0.0, "listening at h:1", "warning: no 'a'", "step 7, loss 0.5")
+    local._tasks[CHIEF].lines += ["warning: a library's"]
+    tell(WORKER, 1.0, "warning: no 'a'", "warning: step dropped (1 so far)")
     tell(
-        None,
-        "00:00:00 worker:0 listening at h:1",
-        "00:00:01 worker:0 warning: no 'a'",
-        "warning: a library's",
+        WORKER,
+        30.0,
+        "warning: step dropped (12 so far)",
+        "error: step 9 is not saved: disk full; next try in 10 s",
     )
-    tell(None)
-    tell(1, "00:00:02 worker:0 warning: no 'b'")
-    tell(2, "00:00:03 worker:0 warning: a loss")
-    local._tasks[WORKER].lines += ["00:00:01 worker:1 warning: no 'a'"]
-    tell(3)
-    assert local._screen.complaints == ["worker:0 warning: no 'a'", "worker:0 warning: no 'b'"]
+    tell(PS, 62.0, "warning: this process stood still for 9 s", "error: no worker has come (status 138)")
+    tell(WORKER, 63.0, "warning: step dropped (99 so far)")
+    local._on_signal(signal.SIGTERM, 64.0)
+    tell(WORKER, 65.0, "warning: worker:0 has ended")
+    assert local._screen.complaints == [
+        "worker:0 warning: no 'a'",
+        "worker:1 warning: step dropped (1 so far)",
+        "worker:1 error: step 9 is not saved: disk full; next try in 10 s",
+        "ps:0 warning: this process stood still for 9 s",
+        "worker:1 warning: step dropped (99 so far)",
+    ]
 
 
 def test_what_is_said_of_a_lost_worker(local):
@@ -236,7 +240,7 @@ def test_what_is_said_of_a_lost_worker(local):
         f"worker:1 was lost after about 41 steps of its own: {reason}. Its log: logs/worker:1.log"
     ]
     statuses = {task: running.status for task, running in local._tasks.items()}
-    assert local._follower.snapshot(statuses).rows[2] == ("worker:1", "ended by SIGKILL", 41, None)
+    assert local._follower.snapshot(statuses).rows[2] == Row("worker:1", "ended by SIGKILL", 41)
 
 
 @pytest.mark.parametrize(
@@ -393,143 +397,6 @@ def test_a_host_that_is_full_is_told_in_a_line(tmp_path, monkeypatch):
         "No process can be started for ps:0: Resource temporarily unavailable. Expected this host to have room for one "
         "more. Check its memory and the limit of processes (ulimit -u)."
     )
-
-
-def test_the_report_of_a_task_that_has_ended_is_read_once(tmp_path, monkeypatch):
-    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2")
-    follower = Follower(cluster, TrainConfig(log_dir=str(tmp_path)))
-    read = []
-    monkeypatch.setattr(follower_lib, "read_report", lambda path: read.append(path) or {"global_step": 3})
-    for _ in range(3):
-        assert follower.snapshot({PS: None, CHIEF: 0}).step == 3
-    assert read == [f"{tmp_path}/worker0.json"]
-
-
-def test_what_is_shown_of_the_tasks(tmp_path):
-    cluster = Cluster.from_hosts(ps="127.0.0.1:1", worker="127.0.0.1:2,127.0.0.1:3")
-    follower = Follower(cluster, TrainConfig(train_steps=50, log_dir=str(tmp_path)))
-    running = dict.fromkeys(cluster.tasks)
-    assert follower.snapshot(running) == (
-        tuple(Row(str(task), "starting") for task in cluster.tasks), None, 50, None, None, "starting the tasks", False,
-    )  # fmt: skip
-    follower.records = {
-        "ps:0": {"state": "serving"},
-        "worker:0": {"state": "training", "step": 12, "local_steps": 8, "local_rate": 4.0},
-        "worker:1": {"state": "left", "step": 11, "local_steps": 4, "local_rate": 9.0, "loss": 0.5},
-    }
-    (tmp_path / "worker1.json").write_text('{"global_step": 14}')
-    rows, step, target, rate, loss, _, is_ended = follower.snapshot({**running, WORKER: 0})
-    assert rows == (Row("ps:0", "serving"), Row("worker:0", "training", 8, 4.0), Row("worker:1", "done", 4))
-    assert (step, target, rate, loss, is_ended) == (14, 50, None, 0.5, False)
-    assert follower.snapshot({PS: 0, CHIEF: 1, WORKER: 1}).message == "ended before the first step"
-    ended = follower.snapshot({PS: 138, CHIEF: 143, WORKER: 139})
-    assert [row.state for row in ended.rows] == ["status 138", "stopped", "ended by SIGSEGV"]
-    assert ended.is_ended
-
-
-class FakeBoard:
-    """The board of a ps; `records` is what it holds."""
-
-    all = {}
-
-    def __init__(self, address, ps):
-        self.records, self.num_calls, self.is_up = {}, 0, True
-        self.all[str(ps)] = self
-
-    def exchange(self, records, timeout_secs):
-        self.num_calls += 1
-        if not self.is_up:
-            raise BoardError("no answer")
-        self.records |= {record["key"]: record for record in records}
-        return dict(self.records)
-
-    def close(self):
-        pass
-
-
-@pytest.fixture
-def follower(tmp_path, monkeypatch):
-    """Follows two ps and two workers by the boards in `FakeBoard.all`."""
-    module = types.ModuleType("ps_train.board")
-    module.Board, module.BoardError = FakeBoard, BoardError
-    monkeypatch.setitem(sys.modules, "ps_train.board", module)
-    cluster = Cluster.from_hosts(ps="127.0.0.1:1,127.0.0.1:4", worker="127.0.0.1:2,127.0.0.1:3")
-    follower = Follower(cluster, TrainConfig(train_steps=50, log_dir=str(tmp_path)))
-    follower.look(0.0)
-    return follower
-
-
-class BoardError(Exception):
-    pass
-
-
-def record(key, state, **fields):
-    return {"key": key, "state": state, "run": "r", "beat": 1, **fields}
-
-
-def states(follower):
-    tasks = follower._cluster.tasks
-    return [row.state for row in follower.snapshot(dict.fromkeys(tasks)).rows]
-
-
-def test_each_ps_is_read_on_its_own_board_until_it_serves(follower):
-    first, second = FakeBoard.all["ps:0"], FakeBoard.all["ps:1"]
-    assert states(follower) == ["starting"] * 4
-    first.records = {"ps:0": record("ps:0", "serving")}
-    second.is_up = False
-    follower.look(1.0)
-    assert states(follower) == ["serving", "starting", "starting", "starting"]
-    second.is_up = True
-    second.records = {"ps:1": record("ps:1", "serving"), "worker:0": record("worker:0", "old")}
-    first.records["worker:0"] = record("worker:0", "training")
-    follower.look(2.0)
-    assert states(follower) == ["serving", "serving", "training", "starting"]
-    calls = second.num_calls
-    follower.look(3.0)
-    assert second.num_calls == calls, "it has nothing new to say"
-
-
-def test_every_board_is_told_of_a_lost_worker(follower):
-    boards = list(FakeBoard.all.values())
-    for board, ps in zip(boards, ("ps:0", "ps:1"), strict=True):
-        board.records = {ps: record(ps, "serving"), "worker:1": record("worker:1", "training", step=7)}
-    follower.look(1.0)
-    boards[1].is_up = False
-    follower.note_lost(WORKER, 137, "ended by SIGKILL")
-    follower.look(2.0)
-    boards[1].is_up = True
-    follower.look(3.0)
-    for board in boards:
-        told = board.records["worker:1"]
-        assert told.pop("beat") > 1
-        assert told == {
-            "key": "worker:1", "state": "failed", "run": "r", "step": 7, "exit_status": 137,
-            "reason": "ended by SIGKILL",
-        }  # fmt: skip
-    calls = [board.num_calls for board in boards]
-    follower.look(4.0)
-    assert [board.num_calls for board in boards] == [calls[0] + 1, calls[1]]
-
-
-def test_what_a_worker_said_of_its_end_stays_and_one_that_never_came_is_not_made_up(follower):
-    board = FakeBoard.all["ps:0"]
-    board.records = {"worker:1": record("worker:1", "stopped")}
-    follower.note_lost(WORKER, 143, "stopped by SIGTERM")
-    follower.note_lost(CHIEF, 137, "ended by SIGKILL")
-    follower.look(1.0)
-    assert board.records == {"worker:1": record("worker:1", "stopped")}
-
-
-@pytest.mark.parametrize(("step", "state"), [(50, "training"), (40, "ending")])
-def test_the_rate_stays_what_it_was_once_the_training_has_ended(follower, step, state):
-    board = FakeBoard.all["ps:0"]
-    for now, at in ((1.0, 10), (2.0, 20), (3.0, 30)):
-        board.records["worker:0"] = record("worker:0", "training", step=at)
-        follower.look(now)
-    board.records["worker:0"] = record("worker:0", state, step=step)
-    for now in (4.0, 5.0, 9.0, 20.0):
-        follower.look(now)
-    assert follower.snapshot(dict.fromkeys(follower._cluster.tasks)).rate == 10.0
 
 
 def test_last_words(tmp_path, python_on_path):

@@ -1,22 +1,16 @@
 """What the launcher shows, exactly."""
 
 import io
+import math
+import os
 import re
+import signal
 
 import pytest
 from rich.console import Console
 
-from ps_train.progress import (
-    LiveDisplay,
-    PlainDisplay,
-    Rate,
-    Row,
-    Screen,
-    Snapshot,
-    as_text,
-    draw,
-    make_display,
-)
+from ps_train.picture import Rate, Row, Snapshot, as_text, draw
+from ps_train.progress import LiveDisplay, PlainDisplay, Screen, make_display
 
 STARTING = Snapshot((Row("ps:0", "starting"), Row("worker:0", "starting")), message="starting the tasks")
 TRAINING = Snapshot(
@@ -139,35 +133,188 @@ class Terminal(io.StringIO):
         return True
 
 
+def on_a_terminal(monkeypatch, width=100, height=24, **env):
+    variables = {"NO_COLOR": "", "CI": "", "TERM": "xterm", "COLUMNS": str(width), "LINES": str(height)}
+    for name, value in {**variables, **env}.items():
+        monkeypatch.setenv(name, value)
+
+
 def test_a_complaint_takes_the_place_of_the_picture_that_goes_on_below_it(monkeypatch, capsys):
     terminal = Terminal()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
+    on_a_terminal(monkeypatch)
     monkeypatch.setattr("sys.stdout", terminal)
     screen = Screen()
     screen.show(TRAINING)
     drawn = terminal.getvalue()
     screen.complain("worker:1 failed", goes_on=True)
     erased = terminal.getvalue()[len(drawn) :]
-    assert erased.endswith("\r" + "\x1b[1A\x1b[2K" * 4), "a line for the bar and for each task"
+    assert erased == "\r\x1b[3A\x1b[J", "a line for the bar and for each task"
     assert capsys.readouterr().err == "ps_train: worker:1 failed\n"
     screen.show(TRAINING, is_urgent=True)
+    again = terminal.getvalue()[len(drawn + erased) :]
+    assert again == drawn
+    screen.say("a line of a task", goes_on=True)
+    assert terminal.getvalue().endswith("\r\x1b[3A\x1b[Ja line of a task\n")
+    screen.show(TRAINING, is_urgent=True)
     screen.complain("No checkpoint was saved.")
-    assert terminal.getvalue().endswith("\n\x1b[?25h"), "this one stays"
+    assert terminal.getvalue().endswith(drawn + "\n"), "this one stays"
+    assert "\x1b[?" not in terminal.getvalue(), "nothing that would have to be taken back"
 
 
-def test_the_rate_forgets_and_begins_anew_after_a_step_back():
+def rates(*points):
     rate = Rate()
-    assert [rate.update(step, now) for step, now in ((0, 0.0), (300, 3.0), (300, 9.0), (10, 10.0), (20, 11.0))] == [
-        None, 100.0, 0.0, None, 10.0,
-    ]  # fmt: skip
+    return [rate.update(step, now) for step, now in points]
 
 
-@pytest.mark.parametrize(("term", "kind"), [("xterm", LiveDisplay), ("dumb", PlainDisplay)])
-def test_a_terminal_gets_the_picture_if_it_can_redraw(monkeypatch, term, kind):
-    monkeypatch.setenv("TERM", term)
-    display = make_display(Terminal())
+def test_there_is_no_rate_before_two_steps_and_it_begins_anew_after_a_step_back():
+    assert rates((500, 0.0), (500, 9.0)) == [None, None], "a restored model without a step"
+    assert rates((0, 0.0), (300, 3.0), (10, 4.0), (20, 5.0)) == [None, 100.0, None, 10.0]
+
+
+def test_a_new_rate_is_seen_within_seconds():
+    points = [(10 * now, float(now)) for now in range(20)] + [
+        (190 + 40 * now, 19.0 + now) for now in range(1, 6)
+    ]
+    assert rates(*points)[19] == 10.0 and rates(*points)[24] == 40.0
+
+
+def test_a_step_that_does_not_come_lowers_the_rate_to_nothing_and_the_pause_does_not_count():
+    points = [(10 * now, float(now)) for now in range(6)]
+    assert rates(*points, (50, 7.0))[-1] == 40 / 5
+    assert rates(*points, (50, 10.0))[-1] == 40 / 8
+    assert rates(*points, (50, 10.5))[-1] == 0.0
+    assert rates(*points, (50, 40.0), (60, 41.0), (70, 42.0))[-3:] == [0.0, None, 10.0]
+
+
+def test_steps_that_take_long_by_nature_have_a_rate_too():
+    rate, found = Rate(), {}
+    for half in range(241):  # a step takes 20 s
+        found[half / 2] = rate.update(half // 40, half / 2), rate.idle_secs(half / 2)
+    assert found[40.0] == found[119.5] == (0.05, None)
+    assert [rate.idle_secs(secs) for secs in (180.0, 180.5)] == [None, 60.5]
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        ({}, LiveDisplay),
+        ({"TERM": "dumb"}, PlainDisplay),
+        ({"TERM": ""}, PlainDisplay),
+        ({"NO_COLOR": "1"}, PlainDisplay),
+        ({"CI": "true"}, PlainDisplay),
+    ],
+)
+def test_a_terminal_gets_the_picture_if_it_can_redraw_and_nobody_wants_lines(monkeypatch, env, kind):
+    on_a_terminal(monkeypatch, **env)
+    terminal = Terminal()
+    display = make_display(terminal)
     display.show(TRAINING)
     display.close()
     assert type(display) is kind
+    assert ("\x1b" in terminal.getvalue()) == (kind is LiveDisplay)
     assert type(make_display(io.StringIO())) is PlainDisplay
+
+
+MARKED = Snapshot(
+    (
+        Row("ps:0", "no answer", secs=12.0),
+        Row("worker:0", "waiting for ps:0", 412, secs=75.0, remark="ps:0 at a:1 does not answer"),
+        Row("worker:1", "slow", 9, 0.054),
+    ),
+    step=421, target=1000, rate=0.0, loss=0.5, idle_secs=75.0, restarts="restart 1 of 3",
+    evaluation="evaluation of step 400: accuracy 0.9700",
+)  # fmt: skip
+
+
+def test_the_picture_of_trouble():
+    assert picture(MARKED, width=90) == [
+        "step 421/1000  ███████░░░░░░░░░░░  0.0 steps/s  loss 0.5  no step for 1:15  restart 1 of 3",
+        "  evaluation of step 400: accuracy 0.9700",
+        "  worker:0: ps:0 at a:1 does not answer",
+        "  ps:0       no answer for 0:12",
+        "  worker:0   waiting for ps:0 for 1:15      412 steps",
+        "  worker:1   slow                             9 steps    0.054 steps/s",
+    ]
+
+
+def test_trouble_in_lines_is_told_once():
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, clock)
+    for secs in range(60):
+        clock.now = 100.0 + secs
+        rows = tuple(row._replace(secs=row.secs and row.secs + secs) for row in MARKED.rows)
+        display.show(MARKED._replace(rows=rows, idle_secs=75.0 + secs))
+    assert stream.getvalue() == (
+        "step 421/1000, 0.0 steps/s, loss 0.5\n"
+        "  ps:0 no answer, worker:0 waiting for ps:0, worker:1 slow\n"
+        "  evaluation of step 400: accuracy 0.9700\n"
+        "  worker:0: ps:0 at a:1 does not answer\n"
+    )
+
+
+@pytest.mark.parametrize("width", [1, 2, 9, 20, 40, 79])
+@pytest.mark.parametrize("snapshot", [STARTING, TRAINING, MARKED])
+def test_no_line_is_wider_than_the_terminal_and_no_picture_higher(monkeypatch, width, snapshot):
+    on_a_terminal(monkeypatch, width, height=5)
+    terminal = Terminal()
+    LiveDisplay(terminal).show(snapshot)
+    lines = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", terminal.getvalue()).split("\n")
+    assert max(map(len, lines)) <= max(width - 1, 1) and len(lines) <= 4
+
+
+def test_many_tasks_are_told_of_together_where_there_is_no_room_for_a_row_each():
+    rows = [Row("ps:0", "serving"), *(Row(f"worker:{index}", "training", 7, 1.0) for index in range(40))]
+    rows[7] = Row("worker:6", "silent", 7, secs=4.0)
+    lines = picture(TRAINING._replace(rows=tuple(rows)), width=60, height=24)
+    assert lines[1:] == [
+        "  ps:0 serving, worker:0-5 training, worker:6 silent,",
+        "  worker:7-39 training",
+    ]
+
+
+def test_a_terminal_that_became_narrower_has_broken_the_lines_that_are_taken_away(monkeypatch):
+    on_a_terminal(monkeypatch, width=80)
+    terminal = Terminal()
+    display = LiveDisplay(terminal)
+    display.show(TRAINING)
+    drawn = terminal.getvalue()
+    widths = [len(line) for line in picture(TRAINING, width=79)]
+    monkeypatch.setenv("COLUMNS", "30")
+    display.show(TRAINING, is_urgent=True)
+    rows = sum(math.ceil(width / 30) for width in widths)
+    assert rows > 4 and terminal.getvalue()[len(drawn) :].startswith(f"\r\x1b[{rows - 1}A\x1b[J")
+
+
+def test_after_a_stop_the_picture_begins_anew_below_what_the_shell_has_written(monkeypatch):
+    on_a_terminal(monkeypatch)
+    terminal, clock = Terminal(), Clock()
+    display = LiveDisplay(terminal, clock, sleep=lambda secs: None)
+    before = signal.getsignal(signal.SIGCONT)
+    display.show(TRAINING)
+    drawn = terminal.getvalue()
+    os.kill(os.getpid(), signal.SIGCONT)
+    clock.now += 60
+    display.show(TRAINING)
+    assert terminal.getvalue() == f"{drawn}\n{drawn}", "nothing is taken away"
+    display.close()
+    assert signal.getsignal(signal.SIGCONT) is before
+
+
+def test_in_the_background_nothing_is_drawn(monkeypatch):
+    on_a_terminal(monkeypatch)
+    terminal, clock = Terminal(), Clock()
+    is_away = [False]
+    monkeypatch.setattr("ps_train.progress._is_in_background", lambda stream: is_away[0])
+    display = LiveDisplay(terminal, clock, sleep=lambda secs: None)
+    display.show(TRAINING)
+    drawn = terminal.getvalue()
+    is_away[0] = True
+    for _ in range(3):
+        clock.now += 1
+        display.show(TRAINING)
+    display.erase()
+    display.close()
+    assert terminal.getvalue() == drawn
+    is_away[0] = False
+    display.show(TRAINING)
+    assert terminal.getvalue() == drawn * 2
