@@ -231,7 +231,7 @@ class StepHook(tf1.train.SessionRunHook):
             loss=report.loss,
             **self._dropped(),
         )
-        if self._logged not in (None, report.global_step):
+        if self._logged not in (None, report.global_step) and not self._has_ended:
             self._log_progress(report.global_step)
         if report.dropped_gradients and not self._has_ended:
             log.info(

@@ -146,8 +146,9 @@ class Pace:
         if not record or state in ENDED or name in self._told:
             return row
         if self._unseen_secs is not None:
-            state = NO_ANSWER if name in self._unanswered else NOT_SEEN
-            return Row(name, state, steps, secs=self._unseen_secs)
+            is_frozen = name in self._unanswered  # its process is a ps, too
+            secs = self._unanswered.get(name, self._unseen_secs)
+            return Row(name, SILENT if is_frozen else NOT_SEEN, steps, secs=secs)
         if name in self._silent:
             return Row(name, SILENT, steps, secs=self._silent[name], remark=self._debt(name))
         stall = record.get("stall") or ""

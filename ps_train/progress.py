@@ -6,7 +6,7 @@
     screen.say("Trained 1000 steps.")                     # below the last picture, which stays
 
 No thread draws: the tasks are forked from this process while it is on the screen already. The cursor is never hidden, nor any
-mode of the terminal changed, so that it is as it was however this process ends or is stopped.
+mode of the terminal changed, and it stands on the line below the picture: whatever ends or stops this process, a shell goes on there.
 """
 
 from __future__ import annotations
@@ -161,24 +161,19 @@ class LiveDisplay:
         self._last_at = now
         is_away = _is_in_background(self._stream)
         if self._was_stopped or is_away:  # the shell has written below the picture
-            start, self._was_stopped, self._widths = "\n", False, []
-        else:
-            start = self._up()
+            self._was_stopped, self._widths = False, []
         if is_away:
             return
         if self._handler is None:
             with contextlib.suppress(ValueError):  # no main thread
                 self._handler = signal.signal(signal.SIGCONT, self._note_stop)
         lines, widths = self._render(snapshot, now)
-        self._stream.write(start + "\n".join(lines))
+        self._stream.write(self._up() + "".join(f"{line}\n" for line in lines))
         self._stream.flush()
         self._widths = widths
 
     def close(self) -> None:
         """Goes on below the last picture."""
-        if self._widths:
-            self._stream.write("\n")
-            self._stream.flush()
         self._forget()
 
     def erase(self) -> None:
@@ -201,7 +196,7 @@ class LiveDisplay:
         """What takes the picture away: terminals break its lines anew when they become narrower."""
         width, _ = terminal_size(self._stream)
         rows = sum(max(1, -(-each // width)) for each in self._widths)
-        return ("\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J") if rows else ""
+        return f"\r\x1b[{rows}A\x1b[J" if rows else ""
 
     def _render(self, snapshot: Snapshot, now: float) -> tuple[list[str], list[int]]:
         """The picture's lines and their widths, all that have room."""

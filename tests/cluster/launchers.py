@@ -54,16 +54,17 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class Launched:
-    """One command with its output in a file."""
+    """One command with its output in a file, or on a `terminals.Terminal`."""
 
-    def __init__(self, argv, log_path, env, cwd):
+    def __init__(self, argv, log_path, env, cwd, terminal=None):
         self.log_path = log_path
         with open(log_path, "wb") as log:
+            output = log if terminal is None else terminal.fd
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
@@ -76,6 +77,10 @@ class Launched:
 
     def tail(self, count=60):
         return "\n".join(self.log.splitlines()[-count:])
+
+    def poll(self):
+        """The exit status, or None."""
+        return self._process.poll()
 
     def wait(self, secs):
         """The exit status; fails if there is none in time."""
@@ -118,10 +123,10 @@ class Hosts:
         for host in self.network.hosts:
             host.names(**{each.name: each.address for each in self.network.hosts})
 
-    def start(self, *argv, **more_env):
+    def start(self, *argv, terminal=None, **more_env):
         """Starts a command on host0."""
         log_path = self.folder / f"{len(self._started)}.log"
-        return self._launch([*self.network.hosts[0].prefix, *argv], log_path, more_env)
+        return self._launch([*self.network.hosts[0].prefix, *argv], log_path, more_env, terminal)
 
     def run(self, *argv, secs=60, **more_env):
         """Output of a command on host0 that ends with 0."""
@@ -129,8 +134,9 @@ class Hosts:
         assert command.wait(secs) == 0, command.tail()
         return command.log
 
-    def _launch(self, argv, log_path, more_env=None):
-        self._started.append(Launched(argv, log_path, self.env | (more_env or {}), self.folder))
+    def _launch(self, argv, log_path, more_env=None, terminal=None):
+        env = self.env | (more_env or {}) | (terminal.env if terminal else {})
+        self._started.append(Launched(argv, log_path, env, self.folder, terminal))
         return self._started[-1]
 
     def pids(self):

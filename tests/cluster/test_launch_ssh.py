@@ -16,7 +16,9 @@ import pytest
 from harness import checkpoint_of
 from launchers import Hosts
 from namespaces import why_not
+from terminals import Terminal
 from test_launch_scripts import SCRIPT
+from test_local_cluster import SLOW_MODEL, expect_the_picture_to_agree
 
 pytestmark = pytest.mark.cluster
 TRAIN_SECS = 120
@@ -79,14 +81,14 @@ class SshHosts(Hosts):
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
 
-    def launch(self, *flags, ssh="", **env):
-        """Starts the launcher on host0."""
+    def launch(self, *flags, ssh="", **options):
+        """Starts the launcher on host0; options as `start` has them."""
         ssh = f"ssh -F {self.folder}/ssh_config {ssh}"
-        return self.start(sys.executable, "-m", "ps_train", "launch", f"--ssh={ssh}", *flags, **env)
+        return self.start(sys.executable, "-m", "ps_train", "launch", f"--ssh={ssh}", *flags, **options)
 
-    def train(self, *flags, hosts="host0:2,host1", **env):
+    def train(self, *flags, hosts="host0:2,host1", **options):
         """Launches one ps on host0 and two workers."""
-        return self.launch(f"--hosts={hosts}", "--train_dir=train", "--batch_size=16", *flags, **env)
+        return self.launch(f"--hosts={hosts}", "--train_dir=train", "--batch_size=16", *flags, **options)
 
     def experiment(self, *flags):
         """Starts an experiment on host0 and host1."""
@@ -156,6 +158,39 @@ def test_a_job_on_two_hosts_trains_to_its_end(hosts):
     assert "worker:1" in (hosts.folder / "logs/worker1.log").read_text()
     assert (hosts.folder / "report.json").exists() and (hosts.folder / "report.worker1.json").exists()
     hosts.expect_nothing_left(5)
+
+
+def test_on_a_terminal_there_is_the_picture_of_a_local_cluster(hosts):
+    """The frozen worker is marked, and the last figures are those of the reports."""
+    (hosts.folder / "slow.py").write_text(SLOW_MODEL)
+    flags = ["--model=slow.py", "--update=sync", "--train_steps=200", "--report_file=report.json"]
+    with Terminal() as terminal:
+        job = hosts.train(*flags, terminal=terminal)
+        terminal.wait_for(r"worker:1 +training +\d\d+ steps", TRAIN_SECS, job)
+        pid = hosts.pid_of("worker", 1)
+        os.kill(pid, signal.SIGSTOP)
+        terminal.wait_for(r"worker:0 +waiting for worker:1.*\n +worker:1 +silent for 0:", GRACE_SECS, job)
+        os.kill(pid, signal.SIGCONT)
+        assert job.wait(GRACE_SECS) == 0, terminal.text
+        terminal.wait_for("Done .*3 tasks on 2 hosts", 5, job)
+        expect_the_picture_to_agree(terminal, hosts.folder)
+    hosts.expect_nothing_left(5)
+
+
+def test_the_lines_of_the_tasks_tell_how_far_they_are_where_the_launcher_does_not_reach_the_ps(hosts):
+    launcher, host = hosts.network.hosts
+    rule = f"tcp dport != 22 ip daddr {host.address} drop"
+    launcher.run("nft", f"table inet t {{ chain c {{ type filter hook output priority 0; {rule}; }}; }}")
+    (hosts.folder / "slow.py").write_text(SLOW_MODEL)
+    flags = ["--model=slow.py", "--train_steps=200", "--report_file=report.json", "--log_every_secs=0.5"]
+    with Terminal() as terminal:
+        job = hosts.train(*flags, hosts="host1:3", terminal=terminal)
+        terminal.wait_for(
+            r"step \d\d+/200 .* steps/s .* left\n +ps:0 +serving\n +worker:0 +training", TRAIN_SECS, job
+        )
+        assert job.wait(GRACE_SECS) == 0, terminal.text
+        terminal.wait_for("Done .*3 tasks on 1 host", 5, job)
+        expect_the_picture_to_agree(terminal, hosts.folder, has_local_steps=False)
 
 
 def test_a_chief_that_is_killed_is_the_headline_and_a_restart_goes_on_from_the_checkpoint(hosts):

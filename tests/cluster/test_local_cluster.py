@@ -8,9 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
-import pty
 import re
-import select
 import shlex
 import signal
 import subprocess
@@ -19,6 +17,7 @@ import time
 import uuid
 
 import pytest
+from terminals import Terminal
 
 pytestmark = [
     pytest.mark.cluster,
@@ -355,37 +354,37 @@ def test_spawned_tasks_do_the_same(tmp_path):
     assert f"To evaluate: python -m ps_train eval {shlex.quote('--train_dir=a dir')}\n" in launcher.out
 
 
-def test_on_a_terminal_a_bar_is_drawn(tmp_path):
-    ours, theirs = pty.openpty()
-    try:
-        with Launcher(
-            tmp_path, "--train_steps=1000", env={"TERM": "xterm", "COLUMNS": "100"}, stdout=theirs
-        ) as launcher:
-            screen = read_all(ours, launcher)
-            assert launcher.wait(20) == 0
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
-    assert "importing TensorFlow" in plain
-    assert re.search(r"step \d+/1000 +█*░*.*steps/s  loss [\d.e-]+", plain)
-    assert re.search(r"worker:[01] +training +\d+ steps +[\d.]+ steps/s", plain)
-    assert "\x1b[?25l" in screen and screen.rindex("\x1b[?25h") > screen.rindex(
-        "\x1b[?25l"
-    )  # the cursor is back
-    assert re.search(r"Held-out data: accuracy 0\.9", plain)
+def test_on_a_terminal_a_picture_is_drawn(tmp_path, slow_model):
+    """The frozen worker is marked, and the last figures are those of the reports."""
+    args = [slow_model, "--update=sync", "--train_steps=200", "--report_file=report.json", "--evaluate"]
+    with Terminal() as terminal, Launcher(tmp_path, *args, env=terminal.env, stdout=terminal.fd) as launcher:
+        process = launcher.process
+        terminal.wait_for("importing TensorFlow", DEADLINE_SECS, process)
+        head = r"step \d+/200  [█░]+  [\d.]+ steps/s  loss [\d.e-]+  \d:\d\d left\n"
+        terminal.wait_for(
+            head + r" +ps:0 +serving\n.*\n +worker:1 +training +\d\d+ steps", DEADLINE_SECS, process
+        )
+        pid = pid_of(launcher, "worker1")
+        os.kill(pid, signal.SIGSTOP)
+        terminal.wait_for(r"worker:0 +waiting for worker:1.*\n +worker:1 +silent for 0:", 30, process)
+        os.kill(pid, signal.SIGCONT)
+        terminal.wait_for(r"Held-out data: accuracy 0\.\d", DEADLINE_SECS, process)
+        assert launcher.wait(20) == 0
+        expect_the_picture_to_agree(terminal, tmp_path)
 
 
-def read_all(terminal, launcher):
-    """Everything written to the terminal until the launcher ends."""
-    text, deadline = b"", time.monotonic() + DEADLINE_SECS
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([terminal], [], [], 0.1)
-        if ready:
-            text += os.read(terminal, 65536)
-        elif launcher.process.poll() is not None:
-            return text.decode()
-    pytest.fail(f"the launcher still runs\n{text.decode()}")
+def expect_the_picture_to_agree(terminal, folder, has_local_steps=True):
+    """The last picture has the figures of the reports, and nothing was written that a terminal would have to forget."""
+    reports = [json.loads((folder / name).read_text()) for name in ("report.json", "report.worker1.json")]
+    chief, worker = reports
+    head, ps, *rows = re.findall(r"(?m)^step .*|^ +(?:ps|worker):\d .*", terminal.text)[-4:]
+    assert re.fullmatch(rf"step {chief['global_step']}/200  █+  loss {chief['loss']:.4g}", head), (
+        terminal.text
+    )
+    assert ps.split() == ["ps:0", "done"]
+    steps = [f" {report['local_steps']} steps" if has_local_steps else "" for report in (chief, worker)]
+    assert [" ".join(row.split()) for row in rows] == [f"worker:{i} done{steps[i]}" for i in (0, 1)]
+    assert terminal.strange == []
 
 
 def test_a_reader_that_leaves_does_not_end_the_job(tmp_path):

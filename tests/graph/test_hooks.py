@@ -158,6 +158,18 @@ def test_progress_lines(graph, clock, lines):
     ]
 
 
+@pytest.mark.parametrize(("last_step", "told"), [(1, []), (43, ["step 43/200, loss 0.125"])])
+def test_the_last_step_has_a_progress_line(graph, clock, lines, last_step, told):
+    step_hook, *_ = make_step_hook(clock, train_steps=200, log_every_secs=10)
+    bring_up(step_hook)
+    do_step(step_hook, 1, loss=1.0)
+    if last_step > 1:
+        do_step(step_hook, last_step, loss=0.125)
+    for _ in range(2):
+        step_hook.end(None)
+    assert lines() == ["step 1/200, loss 1", *told]
+
+
 def test_target(graph, clock):
     step_hook, report, _ = make_step_hook(clock, train_steps=50)
     bring_up(step_hook, 48)
