@@ -248,12 +248,11 @@ class LocalCluster:
     def _tick(self, inbox: SignalInbox) -> None:
         for number in inbox.wait(TICK_SECS):
             self._on_signal(number, time.monotonic())
-        now = time.monotonic()
-        self._tell_warnings(now)
         for task, running in self._tasks.items():
             if task not in self._policy.ends and running.poll() is not None:
                 self._note_end(self._end_of(task))
         self._steer(time.monotonic())
+        self._tell_warnings(time.monotonic())  # after the failure that they may be about
         self._follower.look(time.monotonic(), self._policy.ends)
         self._show()
 

@@ -6,9 +6,9 @@
 
 | state | of | when |
 |---|---|---|
-| no answer | a ps | its board has not answered for 3 s |
-| silent | a worker | its record has not changed for 3 s in which a board answered |
-| not seen | a worker | no board has answered for 3 s |
+| no answer | a ps | its board has not answered for 5 s |
+| silent | a worker | its record has not changed for 5 s in which a board answered |
+| not seen | a worker | no board has answered for 5 s |
 | waiting for X | a worker | no step for longer than usual, and X does not answer, or is silent (all-reduce) or late (sync) |
 | late | a worker | sync: it owes a gradient to a round that has been open for longer than usual |
 | no step | a worker | none for longer than usual, and no other task is to blame |
@@ -30,7 +30,7 @@ from ps_train.status import NOT_SEEN
 from ps_train.status import SLOW as SLOW_RATE
 from ps_train.wording import counted
 
-SILENT_SECS = 3.0  # a record changes twice a second, and is read as often
+SILENT_SECS = 5.0  # a record changes twice a second, and is read as often; on a busy host later
 NO_LONGER_SLOW_RATE = 0.7
 MIN_ROUNDS = 20
 AWAITED, NO_LONGER_AWAITED = 0.6, 0.4  # of the looks

@@ -29,6 +29,7 @@ from ps_train.failures import ROOT_CAUSE_SECS, End, describe_end, last_words, pl
 from ps_train.follower import Follower
 from ps_train.job_end import JobEnd, JobPolicy, Orders
 from ps_train.line_logs import LineLogs
+from ps_train.picture import Snapshot
 from ps_train.process import SignalInbox, signal_name
 from ps_train.progress import Screen
 from ps_train.tethered import KILL_SECS, Remote, TetheredTask, Wanted
@@ -54,6 +55,7 @@ class Job(NamedTuple):
       log_dir: a file for each task's lines, too.
       is_rest_free: how the others end after the finishers is nobody's failure: a script's servers lose their peers then.
       make_follower: for each start of a job whose progress can be followed.
+      message: shown on a terminal while another one runs.
     """
 
     tasks: Sequence[Wanted]
@@ -66,6 +68,7 @@ class Job(NamedTuple):
     log_dir: str | None = None
     is_rest_free: bool = False
     make_follower: Callable[[], Follower] | None = None
+    message: str = ""
 
 
 class Outcome(NamedTuple):
@@ -99,6 +102,7 @@ class LaunchedJob:
         self._job, self._screen, self._inbox, self._logs = job, screen, inbox, logs
         self._restarts = restarts
         self._follower = job.make_follower() if job.make_follower is not None and screen.is_live else None
+        self._has_picture = screen.is_live and bool(self._follower or job.message)
         self._policy = job.make_policy()
         self._running: dict[TaskId, TetheredTask] = {}
         self._waiting = list(job.tasks)
@@ -161,7 +165,7 @@ class LaunchedJob:
             self._logs.write(task, line)
             if self._follower is None or not self._follower.hear(task, line, now):
                 text = line if is_led_by(line, task) else f"{task} {line}"
-                self._screen.say(text, goes_on=self._follower is not None)
+                self._screen.say(text, goes_on=self._has_picture)
         if running.exit is not None:
             self._note_end(running)
 
@@ -179,10 +183,13 @@ class LaunchedJob:
             self._complain(f"{task} is lost: {reason}. The job goes on without it.")
 
     def _complain(self, text: str) -> None:
-        self._screen.complain(text, goes_on=self._follower is not None)
+        self._screen.complain(text, goes_on=self._has_picture)
 
     def _show(self, is_urgent: bool = False) -> None:
+        if not self._has_picture:
+            return
         if self._follower is None:
+            self._screen.show(Snapshot(message=self._job.message))
             return
         ends = self._policy.ends
         self._follower.look(time.monotonic(), ends)

@@ -31,6 +31,7 @@ from ps_train.errors import EXIT_DONE, UsageError
 from ps_train.failures import Policy, ScriptPolicy
 from ps_train.flags import cluster_flags, config_from_flags
 from ps_train.follower import Follower
+from ps_train.launcher import EVALUATING
 from ps_train.local_config import fill_in, make_directories, report_path
 from ps_train.process import SignalInbox
 from ps_train.progress import Screen
@@ -294,7 +295,13 @@ def _evaluation(plan: Plan, job: Job) -> Job:
     config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None)
     argv = [plan.remote.python, "-m", "ps_train", "eval", *config.as_flags()]
     wanted = Wanted(EVALUATOR, _host_of(plan, TaskId("worker", 0)), argv, {})
-    return job._replace(tasks=[wanted], finishers=[wanted.task], make_policy=ScriptPolicy, make_follower=None)
+    return job._replace(
+        tasks=[wanted],
+        finishers=[wanted.task],
+        make_policy=ScriptPolicy,
+        make_follower=None,
+        message=EVALUATING,
+    )
 
 
 def _task_of_script(plan: Plan, hosts: dict[str, list[str]], task: TaskId, lingers: bool) -> Wanted:
