@@ -123,7 +123,8 @@ class Pace:
     def _note_rounds(self, rounds: Sequence[Round], training: Sequence[str]) -> None:
         """Sync: who is late for the open round, and who is waited for in most of them."""
         last = rounds[-1]
-        self._late = last.owing if any(name in self._idle for name in last.arrived) else ()
+        is_awaited = any(name in self._idle for name in last.arrived) and not self._unanswered
+        self._late = last.owing if is_awaited else ()  # a gradient does not arrive where a ps does not answer
         slow = set()
         for name in training if len(rounds) >= MIN_ROUNDS else ():
             share = sum(_is_awaited(name, one) for one in rounds) / len(rounds)

@@ -374,6 +374,24 @@ def test_in_sync_the_one_whose_gradient_is_owed_is_late_and_the_other_waits_for_
     assert [row.state for row in look(pace, (71, 71), [both], 20.0)] == ["training", "training"]
 
 
+def test_nobody_is_late_while_a_ps_does_not_answer():
+    second, owed = TaskId("ps", 1), Round(("worker:1",), ("worker:0",), 2)
+    pace = Pace(Cluster.from_hosts(ps="a:1,b:1", worker="c:1,d:1"), "sync")
+    seen = {
+        name: Seen({"state": "training", "step": 7, "local_steps": 7}, 12.0)
+        for name in ("worker:0", "worker:1")
+    }
+    for now in range(13):
+        pace.look(seen, {PS: float(now), second: 0.0}, [owed], float(now))
+    assert [
+        pace.row(task, seen.get(str(task), Seen({}, None)).record) for task in (second, CHIEF, WORKER)
+    ] == [
+        Row("ps:1", "no answer", secs=12.0),
+        Row("worker:0", "waiting for ps:1", 7, secs=12.0),
+        Row("worker:1", "waiting for ps:1", 7, secs=12.0),
+    ]
+
+
 @pytest.mark.parametrize(("num_awaited", "state"), [(11, "training"), (12, "slow")])
 def test_in_sync_the_one_that_is_waited_for_in_most_rounds_is_slow(num_awaited, state):
     awaited, both = Round(("worker:1",), ("worker:0",), 2), Round(("worker:0", "worker:1"), (), 2)
