@@ -111,7 +111,7 @@ class Follower:
             said |= {"loss": float(step[2])} if step[2] else {}
             said |= {"local_rate": float(step[4])} if step[4] else {}
         elif last:
-            said, now = {"state": "left", "step": int(last[1])}, float("inf")  # no record is newer
+            said, now = {"state": "left", "step": int(last[1])}, float("inf")  # no step is newer
         elif task.job == "ps" and text.startswith("listening "):
             said = {"state": "serving"}
         if said:
@@ -178,9 +178,13 @@ class Follower:
             (w.changed_at[name] for w in self._watches.values() if name in w.changed_at), default=None
         )
         heard_at, heard = self._heard.get(name, (float("-inf"), {}))
-        if heard_at - HEARD_SECS > (float("-inf") if changed_at is None else changed_at):
-            return Seen({**self.records.get(name, {}), **heard}, None)
-        return Seen(self.records.get(name, {}), changed_at)
+        record = self.records.get(name, {})
+        if heard_at - HEARD_SECS <= (float("-inf") if changed_at is None else changed_at):
+            return Seen(record, changed_at)
+        newest = {**record, **heard}
+        if heard_at == float("inf") and record:
+            newest["state"] = record["state"]
+        return Seen(newest, None)
 
     def _record(self, task: TaskId) -> Mapping[str, Any]:
         return self._seen(task).record
@@ -203,7 +207,10 @@ class Follower:
     def _row(self, task: TaskId, status: int | None) -> Row:
         record = self._record(task)
         if status is not None:
-            local_steps = self.report(task).get("local_steps", record.get("local_steps"))
+            # A record from before the end has too few for one that has done all its steps; of one that fell, they are the best known.
+            is_last = record.get("state") != "training" or status != EXIT_DONE
+            known = record.get("local_steps") if is_last else None
+            local_steps = self.report(task).get("local_steps", known)
             return Row(str(task), self._end(task, status), None if task.job == "ps" else local_steps)
         row = self._pace.row(task, record)
         num_restarts = len(self._runs.get(str(task), ())) - 1

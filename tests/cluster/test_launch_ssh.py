@@ -173,7 +173,7 @@ def test_on_a_terminal_there_is_the_picture_of_a_local_cluster(hosts):
         os.kill(pid, signal.SIGCONT)
         assert job.wait(GRACE_SECS) == 0, terminal.text
         terminal.wait_for("Done .*3 tasks on 2 hosts", 5, job)
-        expect_the_picture_to_agree(terminal, hosts.folder)
+        expect_the_picture_to_agree(terminal, hosts.folder, has_reports=False)
     hosts.expect_nothing_left(5)
 
 
@@ -190,7 +190,7 @@ def test_the_lines_of_the_tasks_tell_how_far_they_are_where_the_launcher_does_no
         )
         assert job.wait(GRACE_SECS) == 0, terminal.text
         terminal.wait_for("Done .*3 tasks on 1 host", 5, job)
-        expect_the_picture_to_agree(terminal, hosts.folder, has_local_steps=False)
+        expect_the_picture_to_agree(terminal, hosts.folder, has_reports=False)
 
 
 def test_a_chief_that_is_killed_is_the_headline_and_a_restart_goes_on_from_the_checkpoint(hosts):

@@ -432,13 +432,17 @@ def test_without_boards_the_lines_of_the_tasks_tell_how_far_they_are(monkeypatch
 
 def test_the_last_line_counts_more_than_a_board_that_was_read_before_it():
     follower, board = make(is_local=False), FakeBoard.all["ps:0"]
-    board.post("worker:0", "training", step=47, loss=0.5)
+    board.post("worker:0", "training", step=47, loss=0.5, local_steps=23)
+    board.post("worker:1", "ending", step=49, loss=0.5, local_steps=24)
     follower.look(1.0)
     follower.hear(CHIEF, "00:00:00 worker:0 step 50/50, loss 0.125", 1.1)
-    assert snapshot(follower).step == 47, "a line is no newer than what a board says at that time"
+    assert snapshot(follower).step == 49, "a line is no newer than what a board says at that time"
     follower.hear(CHIEF, "00:00:00 worker:0 global step 50: target of 50 reached (status 0)", 1.2)
     shown = follower.snapshot({PS: 0, CHIEF: 0, WORKER: 0})
     assert (shown.step, shown.loss) == (50, 0.125)
+    assert shown.rows[1:] == (Row("worker:0", "done"), Row("worker:1", "done", 24)), (
+        "no count that is too small"
+    )
 
 
 @pytest.mark.parametrize(
