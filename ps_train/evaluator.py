@@ -143,7 +143,7 @@ def _evaluate_one(evaluation, checkpoint, report):
         return False
     _note(report, checkpoint, step, metrics, examples)
     log.info("%s", describe(step, metrics, examples))
-    write_result(evaluation.train_dir, describe(step, metrics, examples))
+    write_result(os.path.dirname(checkpoint), describe(step, metrics, examples))
     evaluation.write_summary(step, metrics)
     return True
 
@@ -158,7 +158,7 @@ class Evaluation:
     """The evaluation graph of a model, built once; each `run` restores a checkpoint into a fresh session."""
 
     def __init__(self, config):
-        self._config, self.train_dir = config, config.train_dir
+        self._config = config
         self._ops = graph.build_eval(config, load_model(config.model or BUILTIN_MODEL))
         with self._ops.graph.as_default():
             restoring.tell_tables_apart()

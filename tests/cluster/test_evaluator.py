@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from ps_train.evaluation_watch import read_result
+
 pytestmark = pytest.mark.cluster
 
 
@@ -47,6 +49,8 @@ def test_the_evaluator_follows_a_job_to_its_last_checkpoint(make_job):
     assert report["outcome"] == "done" and report["global_step"] == 600, report
     assert report["metrics"]["accuracy"] > 0.9, report
     assert report["reason"] == "evaluated the last checkpoint, at step 600"
+    told = f"step 600: accuracy {report['metrics']['accuracy']:.4f}, loss {report['metrics']['loss']:.4f} (300 examples)"
+    assert read_result(job.train_dir) == told, "for the chief to tell the boards"
 
 
 def test_an_evaluator_that_is_killed_or_stopped_holds_nobody_up(make_job):
