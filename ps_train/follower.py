@@ -74,12 +74,11 @@ class Follower:
           now: seconds.
           ended: tasks without a process.
         """
-        if now - self._looked_at < LOOK_SECS:
-            return
-        self._looked_at = now
-        for ps, watch in self._watches.items():
-            if self._cluster.host(ps) not in ended:
-                watch.look(now)
+        if now - self._looked_at >= LOOK_SECS:
+            self._looked_at = now
+            for ps, watch in self._watches.items():
+                if self._cluster.host(ps) not in ended:
+                    watch.look(now)
         self._take_in(now)
 
     def _take_in(self, now: float) -> None:

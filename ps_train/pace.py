@@ -12,7 +12,7 @@
 | waiting for X | a worker | no step for longer than usual, and X does not answer, or is silent (all-reduce) or late (sync) |
 | late | a worker | sync: it owes a gradient to a round that has been open for longer than usual |
 | no step | a worker | none for longer than usual, and no other task is to blame |
-| slow | a worker | async: at less than half of the others' median rate; sync: the others wait for it more often than not |
+| slow | a worker | async: for 5 s at less than half of the others' median rate; sync: the others wait for it more often than not |
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ps_train.wording import counted
 
 SILENT_SECS = 5.0  # a record changes twice a second, and is read as often; on a busy host later
 NO_LONGER_SLOW_RATE = 0.7
+SLOW_SECS = 5.0  # the first steps of a task are no measure
 MIN_ROUNDS = 20
 AWAITED, NO_LONGER_AWAITED = 0.6, 0.4  # of the looks
 MAX_NAMED = 2
@@ -61,6 +62,7 @@ class Pace:
         self._unanswered: dict[str, float] = {}  # by the task whose process it is
         self._unseen_secs: float | None = None
         self._slow: set[str] = set()
+        self._slow_since: dict[str, float] = {}
         self._late: tuple[str, ...] = ()
         self._told: set[str] = set()  # by lines alone
         self._next_step = 0
@@ -92,7 +94,7 @@ class Pace:
         if rounds:
             self._note_rounds(rounds, training)
         elif self._update == "async":
-            self._note_slowness(training)
+            self._note_slowness(training, now)
 
     def _note_steps(self, name: str, seen: Seen, now: float) -> None:
         record, changed_at = seen
@@ -109,7 +111,7 @@ class Pace:
         if idle is not None:
             self._idle[name] = idle
 
-    def _note_slowness(self, training: Sequence[str]) -> None:
+    def _note_slowness(self, training: Sequence[str], now: float) -> None:
         """Async: by their own rates, which `ps_train status` judges in the same way."""
         at_work = {name: self._per_sec[name] for name in training if name not in self._silent}
         slow = set()
@@ -118,7 +120,8 @@ class Pace:
             bound = NO_LONGER_SLOW_RATE if name in self._slow else SLOW_RATE
             if rate and others and rate < bound * statistics.median(others):
                 slow.add(name)
-        self._slow = slow
+        self._slow_since = {name: self._slow_since.get(name, now) for name in slow}
+        self._slow = {name for name, since in self._slow_since.items() if now - since >= SLOW_SECS}
 
     def _note_rounds(self, rounds: Sequence[Round], training: Sequence[str]) -> None:
         """Sync: who is late for the open round, and who is waited for in most of them."""
