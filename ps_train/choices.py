@@ -6,6 +6,7 @@ UPDATES = ("async", "sync", "allreduce")
 LOSS_POLICIES = ("fail", "continue")
 NAN_POLICIES = ("stop", "skip", "ignore")
 DEFAULT_CHECKPOINT_SECS = 600.0
+DEFAULT_SUMMARIES_STEPS = 100
 AUTO_PACK_BYTES = 128 * 1024
 AUTO_FUSE_BYTES = 512 * 1024
 BUCKET_BYTES = 64 * 2**20

@@ -18,6 +18,7 @@ from ps_train.choices import (
     AUTO_PACK_BYTES,
     BUCKET_BYTES,
     DEFAULT_CHECKPOINT_SECS,
+    DEFAULT_SUMMARIES_STEPS,
     read_steps,
 )
 from ps_train.contradictions import find_problems
@@ -52,6 +53,10 @@ class TrainConfig:
     """Seconds between checkpoints; None: 600, unless `save_checkpoint_steps` is given. See `checkpoint_secs`."""
     keep_checkpoint_max: int = 5
     """How many checkpoints to keep; 0: all."""
+    save_summaries_steps: int | None = None
+    """Global steps between what the chief writes for TensorBoard; None: 100, unless `save_summaries_secs` is given; 0: never."""
+    save_summaries_secs: float | None = None
+    """Seconds between that; None: no limit by time."""
     startup_timeout_secs: float = 300.0
     """How long, in seconds, a task waits for the others to come up."""
     peer_timeout_secs: float = 60.0
@@ -168,6 +173,13 @@ class TrainConfig:
         if self.save_checkpoint_secs is None and self.save_checkpoint_steps is None:
             return DEFAULT_CHECKPOINT_SECS
         return self.save_checkpoint_secs
+
+    @property
+    def summaries_steps(self) -> int | None:
+        """`save_summaries_steps` with the default filled in; None: by time only."""
+        if self.save_summaries_secs is None and self.save_summaries_steps is None:
+            return DEFAULT_SUMMARIES_STEPS
+        return self.save_summaries_steps
 
     def problems(self, num_workers: int | None = None) -> list[str]:
         """A line for each value that is out of its range; `num_workers` is the number of training tasks, if known."""

@@ -71,7 +71,13 @@ def _range_problems(config: Any) -> list[str]:
     for name in ("inter_op_threads", "intra_op_threads"):
         found += _out_of_range(name, getattr(config, name), minimum=1, maximum=MAX_THREADS)
     found += _out_of_range("bucket_bytes", config.bucket_bytes, minimum=1, maximum=MAX_BUCKET_BYTES)
-    for name in ("keep_checkpoint_max", "profile_steps", "max_staleness", "warmup_steps"):
+    for name in (
+        "keep_checkpoint_max",
+        "save_summaries_steps",
+        "profile_steps",
+        "max_staleness",
+        "warmup_steps",
+    ):
         found += _out_of_range(name, getattr(config, name), minimum=0)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

@@ -153,6 +153,8 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("save_checkpoint_steps", int, "global steps between checkpoints"),
         _field("save_checkpoint_secs", float, "seconds between checkpoints [600, if no steps are given]"),
         _field("keep_checkpoint_max", int, "checkpoints to keep; 0: all"),
+        _field("save_summaries_steps", int, "global steps between events for TensorBoard; 0: none [100]"),
+        _field("save_summaries_secs", float, "seconds between events for TensorBoard [by steps]"),
         _field("eval_steps", int, "batches per evaluation [until the data is used up]"),
         _field("eval_checkpoints", EVAL_CHECKPOINTS, "eval, --evaluate: the newest, or all, oldest first"),
         _field("report_file", str, "JSON that this task writes at its end"),

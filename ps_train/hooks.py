@@ -64,6 +64,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._curve = Curve()
         report.curve = self._curve.points
         self._staleness = None if pulls_ahead is None else Staleness(pulls_ahead)
+        self.staleness = None  # of the last step's gradient; None: dropped, or not counted
         self._has_ended = False
         self._logged = None  # step of the last progress line
         self.unfinished_examples = 0  # in the batches so far of a step of several
@@ -127,8 +128,9 @@ class StepHook(tf1.train.SessionRunHook):
         self._curve.note(self._loss)
         granted = int(values.get("granted", 0))
         report.dropped_gradients += granted < 0
-        if self._staleness is not None and granted >= 0:
-            self._staleness.note(step, granted if "granted" in values else None)
+        if self._staleness is not None:
+            known = granted if "granted" in values else None
+            self.staleness = self._staleness.note(step, known) if granted >= 0 else None
         report.examples += self.unfinished_examples + int(values.get("examples", 0))
         self.unfinished_examples = 0
         now = self._clock()
@@ -224,13 +226,7 @@ class StepHook(tf1.train.SessionRunHook):
         report = self._report
         self._note_staleness()
         self._note_loss()
-        self._monitor.post(
-            state="ending",
-            step=report.global_step,
-            local_steps=report.local_steps,
-            loss=report.loss,
-            **self._dropped(),
-        )
+        self._monitor.post(state="ending", **self.figures())
         if self._logged not in (None, report.global_step) and not self._has_ended:
             self._log_progress(report.global_step)
         if report.dropped_gradients and not self._has_ended:
@@ -272,8 +268,18 @@ class StepHook(tf1.train.SessionRunHook):
             text = f"data used up after {counted(report.local_steps, 'local step')}"
         return f"global step {report.global_step}: {text}"
 
-    def _dropped(self):
-        return {"dropped": self._report.dropped_gradients} if "granted" in self._fetches else {}
+    def tell(self):
+        """Has the boards know of all steps; their last one may have been less than half a second ago."""
+        self._monitor.post(**self.figures())
+
+    def figures(self):
+        """What this task's record on the boards has of its steps, as of now."""
+        found: dict[str, Any] = {**self._report.counts(), "loss": None if self._loss is None else float(self._loss)}
+        if "granted" in self._fetches:
+            found["dropped"] = self._report.dropped_gradients
+        if self._staleness is not None:
+            found["staleness"] = self._staleness.histogram.as_list()
+        return found
 
     def _is_reached(self, step):
         return self._train_steps is not None and step >= self._train_steps
@@ -288,10 +294,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._note_staleness()
         self._note_loss()
         global_rate, local_rate = self._rate.update(step, report.local_steps, now)
-        self._monitor.post(
-            state="training", step=step, local_steps=report.local_steps, loss=report.loss, rate=round(global_rate, 2),
-            local_rate=round(local_rate, 2), examples=report.examples, **self._dropped(),
-        )  # fmt: skip
+        measured = {"rate": round(global_rate, 2), "local_rate": round(local_rate, 2)}
+        self._monitor.post(state="training", **self.figures(), **measured)
         if self._log_due.is_due(now):
             rates = (
                 f", {global_rate:.1f} steps/s ({local_rate:.1f} of them here)"
@@ -326,8 +330,8 @@ class StepRunner:
     """Runs steps, most of them without the hooks' machinery, which costs more than a small step's Python.
 
     `loop` runs steps by a prepared call, `BURST_SECS` of them in each `run_step_fn`, and hands each one's figures to the
-    StepHook, and to the user's hooks if there are any; a step runs with all hooks every `HOOK_STEPS` local steps. Checkpoints
-    are saved when they are due.
+    StepHook, and to the user's hooks if there are any; a step runs with all hooks every `HOOK_STEPS` local steps, and when
+    summaries are due. Checkpoints are saved when they are due.
 
     Args:
       ops: graph.TrainOps.
@@ -356,6 +360,7 @@ class StepRunner:
         self._calls: Any = None
         self._count = 0
         self.checkpoint_hook: Any = None
+        self.summary_hook: Any = None
         self.wait_hook: Any = None
         self.update_loops: list[Any] = []
         self.user_hooks: list[Any] = []
@@ -381,6 +386,7 @@ class StepRunner:
                     session.run_step_fn(self.run)
             except tf.errors.OutOfRangeError:
                 self._step_hook.note_end_of_data()
+            self._step_hook.tell()
             self._note_end()
             session.run_step_fn(self.wait_hook.run)
             if self.wait_hook.is_over:
@@ -450,7 +456,8 @@ class StepRunner:
                 self.checkpoint_hook.save_if_due(self._session)
 
     def _wants_hooks(self):
-        return self._count % self.HOOK_STEPS == 0 or (self._always and not self.user_hooks)
+        is_due = self.summary_hook is not None and self.summary_hook.is_due(self._step_hook.step)
+        return is_due or self._count % self.HOOK_STEPS == 0 or (self._always and not self.user_hooks)
 
 
 class RateMeter:

@@ -284,10 +284,10 @@ def MonitoredTrainingSession(  # noqa: N802, TensorFlow's name
       scaffold: `tf1.train.Scaffold`; its saver, init_op, init_feed_dict, init_fn and local_init_op are used.
       hooks, chief_only_hooks: lists of SessionRunHook.
       save_checkpoint_secs, save_checkpoint_steps: periods; default every 600 s.
-      save_summaries_steps, save_summaries_secs: period of summaries; default every 100 steps.
+      save_summaries_steps, save_summaries_secs: period of the chief's summaries; default every 100 steps.
       config: `tf1.ConfigProto`; given without device filters, those of the tasks that the graph has ops on are added.
       stop_grace_period_secs, max_wait_secs, save_graph_def: accepted; the bounds are those of the Server.
-      log_step_count_steps: period of the steps/s summary.
+      log_step_count_steps: period of the workers' curves, as of their steps/s, in `summary_dir`.
       summary_dir: default `checkpoint_dir`.
 
     Returns:
@@ -392,7 +392,7 @@ def _target(hooks):
 
 
 def _saving(
-    checkpoint_dir, save_steps, save_secs, summary_dir, summary_steps, summary_secs, rate_steps
+    checkpoint_dir, save_steps, save_secs, summary_dir, summary_steps, summary_secs, figure_steps
 ):  # fmt: skip
     if save_steps is _UNSET and save_secs is _UNSET:
         save_steps, save_secs = None, DEFAULT_SAVE_SECS
@@ -408,5 +408,5 @@ def _saving(
         summary_dir=summary_dir or checkpoint_dir,
         summary_steps=values[2],
         summary_secs=values[3],
-        rate_steps=rate_steps,
+        figure_steps=figure_steps,
     )

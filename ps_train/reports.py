@@ -51,6 +51,15 @@ class Report:
         if self.cpu_secs is None:
             self._cpu_start, self.cpu_secs = cpu_secs(), 0.0
 
+    def counts(self):
+        """For this task's record on the boards: what its steps have come to."""
+        return {
+            "step": self.global_step,
+            "local_steps": self.local_steps,
+            "examples": self.examples,
+            "secs": round(self.train_secs, 3),
+        }
+
     def note_finished(self, checkpoint, train_steps, global_step):
         """The job's target was reached before this task started."""
         self.reason = f"{checkpoint} has reached the target of {train_steps} steps: nothing to do"

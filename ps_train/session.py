@@ -30,6 +30,7 @@ from ps_train.liveness import awake_clock
 from ps_train.logs import log
 from ps_train.piece_queue import QUEUES, PiecesHook
 from ps_train.stall_watch import StallWatch
+from ps_train.summary_hook import SummaryHook
 from ps_train.transport_hook import TransportHook
 from ps_train.updates import SYNC_OPTIMIZERS
 from ps_train.updates.accumulation import ACCUMULATIONS
@@ -90,8 +91,8 @@ class Saving:
       save_steps, save_secs: periods of checkpoints; None: not by this measure.
       keep_max: checkpoints to keep; 0: all.
       summary_dir: directory of event files; None: none are written.
-      summary_steps, summary_secs: period of the user's summaries, by one measure; both None: none are written.
-      rate_steps: period of the steps/s summary; None: none is written.
+      summary_steps, summary_secs: period of the user's summaries, what is over first; with neither none are written.
+      figure_steps, figure_secs: the same of the workers' figures.
     """
 
     train_dir: str | None = None
@@ -101,7 +102,14 @@ class Saving:
     summary_dir: str | None = None
     summary_steps: int | None = None
     summary_secs: float | None = None
-    rate_steps: int | None = None
+    figure_steps: int | None = None
+    figure_secs: float | None = None
+
+    @property
+    def has_summaries(self) -> bool:
+        """Whether event files are written."""
+        periods = (self.summary_steps, self.summary_secs, self.figure_steps, self.figure_secs)
+        return bool(self.summary_dir) and any(periods)
 
 
 def make(
@@ -163,13 +171,15 @@ def make(
         if vacancy is not None:
             runtime.is_vacant = vacancy.is_vacant
         wait = _make_wait(runtime, step_hook, all_members, is_ps_lost, finals, saves_early=not has_own_hooks)
-        ordered = [*rosters, *ordered, *_summary_hooks(saving), wait, *finals, AtEnd(_let_ps_end(runtime))]
+        summaries = [SummaryHook(runtime, step_hook, saving)] if saving.has_summaries else []
+        ordered = [*rosters, *ordered, wait, *finals, *summaries, AtEnd(_let_ps_end(runtime))]
         runtime.guard.looks.append(StoppingPsWatch(runtime).look)
         if vacancy is not None:
             runtime.guard.looks.append(vacancy.look)
     if step_runner is not None:
         chief = runtime.context.cluster.chief_task
         step_runner.checkpoint_hook = _first(ordered, CheckpointHook)
+        step_runner.summary_hook = _first(ordered, SummaryHook)
         chiefs_wait = _first(ordered, WaitForWorkersHook)
         step_runner.wait_hook = chiefs_wait or WaitForSave(
             f"{chief} at {runtime.context.cluster.address(chief)}",
@@ -311,24 +321,3 @@ def roster_policy(context, peer_timeout_secs):
         return lease, 0
     goes_on = context.update != "sync" or context.on_worker_loss == "continue"
     return lease, num_workers if goes_on else num_backups
-
-
-def _summary_hooks(saving):
-    hooks: list[Any] = []
-    if not saving.summary_dir:
-        return hooks
-    summaries = tf1.summary.merge_all()
-    if summaries is not None and (saving.summary_steps or saving.summary_secs):
-        hooks.append(
-            tf1.train.SummarySaverHook(
-                save_steps=saving.summary_steps,
-                save_secs=saving.summary_secs,
-                output_dir=saving.summary_dir,
-                summary_op=summaries,
-            )
-        )
-    if saving.rate_steps:
-        hooks.append(
-            tf1.train.StepCounterHook(every_n_steps=saving.rate_steps, output_dir=saving.summary_dir)
-        )
-    return hooks

@@ -96,7 +96,7 @@ class StallWatch:
         runtime = self._runtime
         if secs > QUIET_SECS and not self._is_posted:
             self._is_posted = True  # steps are posted twice a second, and the last ones may not have been
-            runtime.monitor.post(step=runtime.report.global_step, local_steps=runtime.report.local_steps)
+            runtime.monitor.post(**runtime.report.counts())
         if secs > self.bound_secs and not self._is_asked:
             self._is_asked = True
             done, since = self._done, self._since

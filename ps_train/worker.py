@@ -42,7 +42,6 @@ from ps_train.updates.stale import GATES
 from ps_train.updates.standing import queue_node
 from ps_train.wording import as_secs
 
-SUMMARY_STEPS = 100
 BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
 SIGNAL_SECS = 1.5  # within which a signal to all tasks has got to each
@@ -97,8 +96,10 @@ def run(runtime, config, model):
             config.checkpoint_secs,
             config.keep_checkpoint_max,
             summary_dir=config.train_dir,
-            summary_steps=SUMMARY_STEPS,
-            rate_steps=SUMMARY_STEPS,
+            summary_steps=config.summaries_steps,
+            summary_secs=config.save_summaries_secs,
+            figure_steps=config.summaries_steps,
+            figure_secs=config.save_summaries_secs,
         )
         is_lost = functools.partial(is_ps_lost, runtime)
         make_runner: Any = functools.partial(ProfilingRunner, profiler) if profiler else StepRunner

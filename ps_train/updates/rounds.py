@@ -81,6 +81,19 @@ class UpdateLoop(tf1.train.SessionRunHook):
         self._thread: Any = None
         self._session: Any = None
         self._stopping = threading.Event()
+        self._watched: Any = None
+        self._note: Any = None
+        self._is_asked = False
+        self._noting_in: Any = None  # the session of this call:
+        self._fetch_watched: Any = None
+
+    def watch(self, fetches, note):
+        """Has `note` be given the values of `fetches` whenever it was asked for, in this object's thread."""
+        self._watched, self._note = fetches, note
+
+    def ask(self):
+        """Has the next update that begins fetch what is watched."""
+        self._is_asked = self._watched is not None
 
     def start(self, session):
         """Starts the thread anew if `session`, which it serves, is a new one."""
@@ -135,13 +148,23 @@ class UpdateLoop(tf1.train.SessionRunHook):
         while not stopping.is_set():
             try:
                 traced = self.trace(session, self._optimizer.update_op)
-                self._run_one(session, traced or update, stopping)
+                self._run_one(session, traced or self._noting(session) or update, stopping)
             except tf.errors.OpError as error:
                 if not stopping.is_set():
                     self._give_up(error, stopping)
                 return
             except RuntimeError:  # the session was closed under us
                 return
+
+    def _noting(self, session):
+        """A call of the update that fetches what is watched, if it was asked for; else None."""
+        if not self._is_asked:
+            return None
+        self._is_asked = False
+        if self._noting_in is not session:
+            self._noting_in = session
+            self._fetch_watched = session.make_callable([self._optimizer.update_op, self._watched])
+        return lambda: self._note(self._fetch_watched()[1])
 
     def _run_one(self, session, update, stopping):
         try:

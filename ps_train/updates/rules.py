@@ -11,7 +11,7 @@ from ps_train.updates import DISTRIBUTED, sync
 from ps_train.updates.allreduce import AllReduceOptimizer
 from ps_train.updates.local import LocalOptimizer
 from ps_train.updates.parcels import in_order, send_gradients
-from ps_train.updates.rate import scale_rate, worker_factor
+from ps_train.updates.rate import RATED, scale_rate, worker_factor
 from ps_train.updates.stale import StalenessGate
 from ps_train.updates.wrapped import WrappedOptimizer
 
@@ -92,6 +92,7 @@ def DistributedOptimizer(optimizer):  # noqa: N802, the name that Horovod's user
         num_gradients = context.quorum if context.update != "async" else context.cluster.num_workers
         factor = worker_factor(context.scale_rate, num_gradients)
         scale_rate(optimizer, lambda: factor, "--scale_rate")
+    tf1.add_to_collection(RATED, optimizer)
     if context is None or context.local_steps == 1:
         return _make_rule(optimizer, context)
     return LocalOptimizer(optimizer, _make_rule(tf1.train.GradientDescentOptimizer(1.0), context))

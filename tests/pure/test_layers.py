@@ -13,14 +13,14 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
     "errors wording processors timeline allocator staleness choices curve quorum step_stats",
-    "compat addresses packages messages step_trace devices params contradictions",
-    "wire",
+    "compat addresses packages messages step_trace devices params contradictions figures",
+    "wire event_files",
     "cluster logs transport profile",
     "config model net isolation board lost reports datasets checkpoints fingerprint alike flat_variable hooked_steps prefetch split_variable autotune rewiring",
     "picture task_context admission splitting fusing bounded_session failing",
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table ssh",
     "explain evaluation_watch stall towers manifest doctor piece_queue plan trace",
-    "relapse restoring data guard hooks transport_hook sizes checkpoint_hook summary failures faults tether status board_watch",
+    "relapse restoring data guard hooks transport_hook sizes checkpoint_hook summary failures faults tether status board_watch summary_hook",
     "pieces pace traced_steps",
     "work following bring_up stall_watch follower ending vacant warm_up common_end tethered line_logs job_end",
     "graph session launcher supervisor profiler tuning tracer",
