@@ -21,6 +21,7 @@ from ps_train.compat import tf, tf1
 from ps_train.config import BUILTIN_MODEL
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, ModelError, PsTrainError, UsageError
 from ps_train.evaluation_watch import write_result
+from ps_train.event_files import open_run
 from ps_train.explain import as_model_error
 from ps_train.guard import Guard
 from ps_train.inputs import build_input_init
@@ -166,7 +167,7 @@ class Evaluation:
             self._init = tf.group(tf1.local_variables_initializer(), tf1.tables_initializer())
             self._input_init = build_input_init()
             self._ops.graph.finalize()
-        self._writer = None
+        self._events = None
         self._left_out: set[str] = set()  # metrics that have been warned of
 
     def run(self, checkpoint):
@@ -234,11 +235,10 @@ class Evaluation:
 
     def write_summary(self, step, metrics):
         """Adds the metrics to the event files in `train_dir`/eval."""
-        if self._writer is None:
-            self._writer = tf1.summary.FileWriter(os.path.join(self._config.train_dir, "eval"), graph=None)
-        values = [tf1.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._writer.add_summary(tf1.Summary(value=values), step)
-        self._writer.flush()
+        if self._events is None:
+            self._events = open_run(os.path.join(self._config.train_dir, "eval"), first_step=step)
+        self._events.add(step, metrics)
+        self._events.flush()
 
 
 def _is_number(value):

@@ -1,6 +1,6 @@
 """A run of TensorBoard: a directory with one event file of this process, in which what is added later never overlaps what is there.
 
-    run = EventRun(tf1.summary.FileWriter("runs/1/worker_1"), first_step=1)
+    run = open_run("runs/1/worker_1", first_step=1)
     run.add(100, {"loss": 0.3, "staleness/histogram": Histogram(...)})
     run.restart(61)                 # the model has gone back to step 60
     run.flush()
@@ -12,11 +12,19 @@ has been started again from a checkpoint. `restart` says the same in the middle 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from ps_train.compat import tf1
 from ps_train.staleness import Histogram
+
+
+def open_run(directory: str, first_step: int) -> EventRun:
+    """The EventRun of a directory that nothing else of this process writes in."""
+    # TensorFlow's names have the second and the host: a process that is started again soon would overwrite the file.
+    writer = tf1.summary.FileWriter(directory, filename_suffix=f".{os.getpid()}")
+    return EventRun(writer, first_step)
 
 
 class EventRun:

@@ -274,7 +274,10 @@ class StepHook(tf1.train.SessionRunHook):
 
     def figures(self):
         """What this task's record on the boards has of its steps, as of now."""
-        found: dict[str, Any] = {**self._report.counts(), "loss": None if self._loss is None else float(self._loss)}
+        found: dict[str, Any] = {
+            **self._report.counts(),
+            "loss": None if self._loss is None else float(self._loss),
+        }
         if "granted" in self._fetches:
             found["dropped"] = self._report.dropped_gradients
         if self._staleness is not None:

@@ -171,6 +171,16 @@ class Profiler:
         self._last = self._look()
         self._since_trace, self._traced_at = 0, self._clock()
         self._monitor.post(profiled_secs=self._last.secs - self._first.secs, traces=len(self._traces.values))
+        self.tell()
+
+    def tell(self):
+        """Has the boards know of the profile so far: the parts of a step, and bytes from and to each ps."""
+        if self._traces.values:
+            traffic = usual_traffic(self._traces.values)
+            self._monitor.post(
+                parts=mean_parts(self._traces.values, statistics.median(self._times.values)),
+                traffic={name: [each.pulled_bytes, each.pushed_bytes] for name, each in traffic.items()},
+            )
 
     def _look(self):
         return _Look(self._monitor.view().records, self._clock())
@@ -268,6 +278,9 @@ class ProfilingRunner(TracedStepRunner):
         else:
             super()._run_one(step_context)
             self._profiler.note_step(self._clock() - start)
+
+    def _note_end(self):
+        self._profiler.tell()
 
 
 def _settings(context):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED, Board, BoardError
 from ps_train.cluster import ENDED, Cluster, TaskId
+from ps_train.staleness import Histogram
 from ps_train.stall import describe_round
 from ps_train.updates.standing import LedgerReader, Standing
 from ps_train.wording import describe_shares
@@ -61,7 +62,7 @@ class TaskStatus(NamedTuple):
 
     Attributes:
       local_rate: local steps a second.
-      staleness: async: updates of others between the read of the variables and its own update, on average.
+      staleness: async: updates of others between the read of the variables and its own update, on average over the last second.
       is_silent: whether its record did not change while it was looked at; `silent_secs`: for how long, as a ps saw it.
       remarks: what is the matter with it, each in a few words.
     """
@@ -278,7 +279,7 @@ def _worker(
         remarks.append(record["stall"])
     if record.get("dropped"):
         remarks.append(f"{record['dropped']} of its gradients came too late and were dropped")
-    rate, local_rate = record.get("rate"), record.get("local_rate")
+    local_rate = record.get("local_rate")
     is_at_work = state == "training" and not is_silent
     before = _newest(sight.first for sight in living).get(name, {})
     if local_rate and record.get("local_steps") == before.get("local_steps") and _is_soon(local_rate):
@@ -286,9 +287,20 @@ def _worker(
     return TaskStatus(
         name, state, address, record.get("host"), record.get("pid"), record.get("step"), record.get("local_steps"),
         local_rate if is_at_work else None, record.get("loss"),
-        max(rate / local_rate - 1, 0.0) if is_at_work and rate and local_rate else None,
+        _staleness(record, before, local_rate) if is_at_work else None,
         is_silent, silent_secs, tuple(remarks),
     )  # fmt: skip
+
+
+def _staleness(record: Record, before: Record, local_rate: float | None) -> float | None:
+    """Of the gradients of the last second, or if there are none, of all; of a script, which does not count it, by the rates."""
+    if "staleness" not in record:
+        rate = record.get("rate")
+        return max(rate / local_rate - 1, 0.0) if rate and local_rate else None
+    seen = Histogram.from_list(record["staleness"])
+    is_same = record.get("run") == before.get("run")
+    seen_before = Histogram.from_list(before.get("staleness") if is_same else None)
+    return seen.mean if seen.number == seen_before.number else seen.since(seen_before).mean
 
 
 def _rounds(living: Sequence[Sight]) -> tuple[RoundStatus, ...]:

@@ -26,7 +26,7 @@ import time
 from typing import Any
 
 from ps_train.compat import tf1
-from ps_train.event_files import EventRun
+from ps_train.event_files import EventRun, open_run
 from ps_train.figures import RATE, Figures, as_directory
 from ps_train.logs import log
 from ps_train.updates.rate import rates
@@ -80,6 +80,7 @@ class SummaryHook(tf1.train.SessionRunHook):
         self._merged = tf1.summary.merge_all()
         self._fetched_rates: dict[str, Any] = {}
         self._constant_rates: dict[str, Any] = {}
+        self._known_rates: dict[str, float] = {}
         self._update_loops: list[Any] = []
         self._due: list[str] = []
         own = runtime.context.task
@@ -113,16 +114,20 @@ class SummaryHook(tf1.train.SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Nothing that is of later steps than the model's stays."""
-        self._known_rates = {tag: float(value) for tag, value in session.run(self._constant_rates).items()}
+        if self._constant_rates and not self._known_rates:
+            values = session.run(self._constant_rates)
+            self._known_rates = {tag: float(value) for tag, value in values.items()}
         self._scribe.start(self._step_hook.figures())
 
     def is_due(self, step):
         """Whether the step after this one is to be seen by this hook."""
-        return any(period.is_due(step) for period in self._periods.values())
+        return any(period.is_due(step + 1) for period in self._periods.values())
 
     def before_run(self, run_context):
         """Fetches what is due."""
-        self._due = [name for name, period in self._periods.items() if period.is_due(self._step_hook.step)]
+        self._due = [
+            name for name, period in self._periods.items() if period.is_due(self._step_hook.step + 1)
+        ]
         wanted: dict[str, Any] = {}
         if "summaries" in self._due and self._merged is not None:
             wanted["summaries"] = self._merged
@@ -173,6 +178,7 @@ class Scribe:
         self._figures: Any = None
         self._workers: dict[str, Any] = {}  # name -> (EventRun, Figures, Period)
         self._before: dict[str, Any] = {}  # records of workers that have trained before this task came
+        self._seen: dict[str, Any] = {}  # name -> its newest record
         self._first_step = 1
         self._retry_at: float | None = None
         self._thread: Any = None
@@ -258,16 +264,25 @@ class Scribe:
     def _look_at_workers(self, is_last):
         view = self._monitor.view()
         for name in self._others:
-            record = view.record(name)
-            if not record.get("local_steps") or record.get("step") is None:
-                continue
-            if name not in self._workers:
-                path = os.path.join(self._directory, as_directory(name))
-                run = EventRun(tf1.summary.FileWriter(path), self._first_step)
-                self._workers[name] = run, Figures(self._before.get(name, {})), self._make_period()
-            run, figures, period = self._workers[name]
-            if is_last or period.is_due(record["step"]):
-                values = figures.note(record)
-                if values:
-                    run.add(record["step"], values)
-                    period.mark(record["step"])
+            record, before = view.record(name), self._seen.get(name, {})
+            if record.get("run") != before.get(
+                "run"
+            ):  # another process's, whose last steps are in no later record
+                self._show(name, before)
+            self._seen[name] = record
+            self._show(name, record, is_due=is_last or None)
+
+    def _show(self, name, record, is_due=True):
+        """Adds a worker's point, if there is anything new; `is_due` None: if its period is over."""
+        if not record.get("local_steps"):
+            return
+        if name not in self._workers:
+            run = open_run(os.path.join(self._directory, as_directory(name)), self._first_step)
+            self._workers[name] = run, Figures(self._before.get(name, {})), self._make_period()
+        run, figures, period = self._workers[name]
+        step = record["step"]
+        if is_due or period.is_due(step):
+            values = figures.note(record)
+            if values:
+                run.add(step, values)
+                period.mark(step)

@@ -108,6 +108,7 @@ def test_steps_are_counted(graph, clock):
     assert (report.global_step, report.local_steps, report.examples, report.train_secs) == (8, 2, 64, 4)
     assert monitor.fields == {
         "state": "training", "step": 8, "local_steps": 2, "loss": 0.5, "rate": 0.5, "local_rate": 0.5, "examples": 64,
+        "secs": 4,
     }  # fmt: skip
     step_hook.end(None)
     assert monitor.fields["state"] == "ending"
