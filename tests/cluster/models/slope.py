@@ -1,7 +1,7 @@
 """Two variables [3], on a ps each if there are two, whose gradient is 1 always: each is minus the sum of the applied rates.
 
 params: parts (of the variable v, by its partitioner), own (a train_op of the model's own), rate, pause (milliseconds that a step takes, between half and twice of it), slow ("shard:times": one that takes longer),
-batches (of each worker; 0: endless), gather ("workers:directory": nobody ends its first step before all have begun theirs).
+batches (of each worker; 0: endless), gather ("workers:directory": nobody ends its first step before all have begun theirs), summary (of the shard).
 """
 
 import pathlib
@@ -37,6 +37,8 @@ def model_fn(features, labels, mode, params):
         time.sleep(random.uniform(0.5, 2) * pause)
         return np.float64(1)
 
+    if params.get("summary"):
+        tf1.summary.scalar("shard", features)
     factor = tf.ensure_shape(tf.numpy_function(wait, [features], tf.float64), [])
     loss = 0.0
     for name in "vw":
