@@ -38,6 +38,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "scikit-learn",
+            "tensorboard",
             "tf_keras>=2.21",
         ],
     },

@@ -207,9 +207,14 @@ class Scribe:
     def finish(self, record):
         """The last points; nothing is written after that, unless `start` is called again."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(JOIN_SECS)
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(JOIN_SECS)
+            if thread.is_alive():
+                log.warning(
+                    "event files in %s: the last of them are not written, the disk is busy", self._directory
+                )
+                return
         self.put(record["step"], {}, None, record)
         self._write(is_last=True)
 
@@ -247,10 +252,8 @@ class Scribe:
     def _begin(self, record):
         self._first_step = (record["step"] or 0) + 1
         if self._own is None:
-            self._own, self._figures = (
-                EventRun(self._writer, self._first_step),
-                Figures(record, is_global=True),
-            )
+            self._own = EventRun(self._writer, self._first_step)
+            self._figures = Figures(record, is_global=True)
         else:
             for run in self._runs():
                 run.restart(self._first_step)
@@ -265,10 +268,8 @@ class Scribe:
         view = self._monitor.view()
         for name in self._others:
             record, before = view.record(name), self._seen.get(name, {})
-            if record.get("run") != before.get(
-                "run"
-            ):  # another process's, whose last steps are in no later record
-                self._show(name, before)
+            if record.get("run") != before.get("run"):
+                self._show(name, before)  # of an earlier process, whose last steps are in no later record
             self._seen[name] = record
             self._show(name, record, is_due=is_last or None)
 

@@ -48,7 +48,7 @@ class StalenessGate:
       note: op that keeps the global step that `begun` reads, for the gradient of what is pulled in the same run; None if nothing is
         pulled before its step.
       tasks: the ps tasks that the gradients go to.
-      staleness: int64 scalar, of this step's gradient.
+      staleness: int64 scalar, of this step's gradient, dropped or not; `StepHook.staleness` has it of each step that counts.
       granted: int64 scalar: the staleness, or DROPPED.
       rate: float32 scalar, 1 over the staleness, and 1 for a fresh one.
     """

@@ -8,6 +8,7 @@ from ps_train import board, flags, status
 from ps_train.cluster import Cluster, TaskId
 from ps_train.commands.status import make_plan
 from ps_train.errors import UsageError
+from ps_train.staleness import Histogram
 from ps_train.status import Sight, as_dict, as_text, summarize, why_unanswered
 from ps_train.updates.standing import Standing
 
@@ -112,6 +113,27 @@ def test_an_async_job():
         "model: step 350/1000, 90.0 steps/s, async\n"
         "placement: ps:0 4 MB in 3 variables, ps:1 12 MB in 1 variable; the fullest has 1.50 times the mean"
     )
+
+
+def staleness(seen):
+    found = Histogram()
+    for value in seen:
+        found.note(value)
+    return found.as_list()
+
+
+def test_staleness_is_what_was_measured_in_the_last_second_where_it_is():
+    workers = {
+        "worker:0": {"staleness": staleness([9] * 100)},
+        "worker:1": {"staleness": staleness([9, 4])},
+        "worker:2": {"staleness": staleness([9] * 100), "run": "a"},
+    }
+    later = {
+        "worker:0": {"staleness": staleness([9] * 100 + [1, 2])},
+        "worker:2": {"staleness": staleness([3, 4]), "run": "b"},
+    }
+    seen = summarize([sight(0, workers=workers, later=later)])
+    assert [task.staleness for task in seen.tasks[1:]] == [1.5, 6.5, 3.5]
 
 
 STUCK = Standing(7, 3, WORKERS, claimed=WORKERS[:2], arrived=WORKERS[:2])
