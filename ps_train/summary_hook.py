@@ -193,8 +193,8 @@ class Scribe:
     def start(self, record):
         """A session has begun, with this record of the chief's."""
         self._given.put(functools.partial(self._begin, record))
-        self._stopping = threading.Event()
         if self._thread is None:
+            self._stopping = threading.Event()
             self._thread = threading.Thread(
                 target=self._run, args=(self._stopping,), daemon=True, name="ps_train-summaries"
             )

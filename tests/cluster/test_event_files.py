@@ -125,15 +125,15 @@ def test_sync_with_a_backup_worker(make_job):
 
 def test_curves_of_a_model_that_went_back_do_not_overlap(make_job):
     """First in the job, with a ps that is lost; then the job, started again from a checkpoint, to a later target."""
-    flags = ["--train_steps=400", "--save_summaries_steps=5", "--save_checkpoint_steps=100"]
+    flags = ["--train_steps=400", "--save_summaries_steps=5", "--save_checkpoint_steps=1000"]
     job = make_job(1, 2, model="slope.py", params=f"pause=10,rate={RATE}", flags=flags)
     ps, chief, other = job.start_all()
     wait_for_points(chief, run_of(job, 1), lambda steps: steps and steps[-1] > 160)
     ps.kill()
     ps = job.start("ps:0")
     job.expect_exits(0, [ps, chief, other])
-    lost = int(re.search(r"the (\d+) steps after it are lost", chief.log)[1])
-    assert lost > 0
+    assert re.search(r"the \d+ steps after it are lost", chief.log)
+    assert "are not written" not in chief.log
     job.flags[0] = "--train_steps=460"
     job.expect_exits(0, job.start_all())
     for index in range(2):

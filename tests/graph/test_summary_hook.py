@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,7 +171,7 @@ def scribe(tmp_path):
             made._write(is_last)
         return curves(tmp_path / "worker_1")
 
-    see.begin, see.monitor, see.made = made.begin, monitor, made
+    see.begin, see.monitor, see.made, see.directory = made.begin, monitor, made, tmp_path
     return see
 
 
@@ -216,6 +217,17 @@ def test_a_model_that_goes_back_voids_the_steps_that_are_gone(scribe):
     assert scribe(seen("a", 55, 29))["loss"] == [(10, 5.0), (20, 10.0), (55, 27.5)]
     found = scribe(seen("a", 26, 30), seen("a", 36, 35))
     assert found["loss"] == [(10, 5.0), (20, 10.0), (26, 13.0), (36, 18.0)]
+
+
+def test_a_second_session_has_its_last_points_too(scribe):
+    own = {"step": 0, "local_steps": 0}
+    for step in (0, 20):
+        scribe.made.start({**own, "step": step})
+    scribe.monitor.shown = FakeView({"worker:1": seen("a", 31, 12)})
+    scribe.made.finish({**own, "step": 32, "local_steps": 9, "loss": 0.5})
+    assert curves(scribe.directory)["loss"] == [(32, 0.5)]
+    assert curves(scribe.directory / "worker_1")["loss"] == [(31, 15.5)]
+    assert "ps_train-summaries" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_job_that_is_started_again_goes_on_with_one_curve(scribe, tmp_path, monkeypatch):
