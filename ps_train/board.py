@@ -203,8 +203,13 @@ class Board:
 
     def read_text(self, key, timeout_secs=2.0):
         """The text of `write_text`, or ""; BoardError as `exchange`."""
-        found = self._session.run({"text_keys:0": [_hash(key)]}, ["text:0"], timeout_secs=timeout_secs)
-        return found[0][0].decode()
+        return self.read_texts([key], timeout_secs)[0]
+
+    def read_texts(self, keys, timeout_secs=2.0):
+        """The texts of some keys, in their order."""
+        hashes = [_hash(key) for key in keys]
+        (found,) = self._session.run({"text_keys:0": hashes}, ["text:0"], timeout_secs=timeout_secs)
+        return [text.decode() for text in found]
 
     def close(self):
         """Closes the connection."""

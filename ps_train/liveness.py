@@ -24,6 +24,7 @@ from ps_train.cluster import ends_the_job
 from ps_train.errors import PeerLostError, PsTrainError, blame, blamed
 from ps_train.logs import Throttle, log
 from ps_train.processors import cpu_secs, num_cores
+from ps_train.tables import digest, text_key
 from ps_train.wording import as_secs
 
 BEAT_SECS = 0.5
@@ -82,6 +83,7 @@ class Link:
         self._last_ok = None
         self._records, self._seen = {}, {}
         self.admission = Admission(board.task, board.address, clock)
+        self.written: dict[str, tuple] = {}  # name of a text -> (run of the ps, text) that was written
 
     def exchange(self, records, timeout_secs=CALL_SECS):
         """One call; notes the outcome. True if the board answered."""
@@ -180,7 +182,7 @@ class Monitor:
             "started": round(time.time(), 3), "version": __version__, "protocol": PROTOCOL, "cores": num_cores(),
             **fields,
         }  # fmt: skip
-        self._extra = {}
+        self._extra, self._texts = {}, {}
         self._stopping = threading.Event()
         self._wake = [threading.Event() for _ in self.links]
 
@@ -201,6 +203,16 @@ class Monitor:
         """Adds a record that this task owns besides its own, as "job" or "model"; repeated with every beat."""
         with self._lock:
             self._extra[key] = {**fields, "key": key, "beat": time.time_ns() // 1000}
+
+    def publish_text(self, name, text):
+        """Has each board keep a text of this task that is too long for a record, as `tables.text_key(task, name)`.
+
+        It is written once, and again to a ps that was started again. This task's record has the text's digest, by which a reader
+        knows whether what it has is the newest.
+        """
+        with self._lock:
+            self._texts = {**self._texts, name: text}
+            self._fields["texts"] = {name: digest(text) for name, text in self._texts.items()}
 
     def get(self, field):
         """A field of this task's own record, or None."""
@@ -266,6 +278,20 @@ class Monitor:
             link.admission.note_replaced(records[0], link.board.replaced)
             return True
 
+    def _write_texts(self, link):
+        """Those that this very process of the ps has not got; what fails is tried again after the next beat."""
+        run = link.read()[0].get(str(link.task), {}).get("run")
+        with self._lock:
+            texts = self._texts
+        for name, text in texts.items():
+            if run is None or link.written.get(name) == (run, text):
+                continue
+            try:
+                link.board.write_text(text_key(self.task, name), text, CALL_SECS)
+            except BoardError:
+                return
+            link.written[name] = run, text
+
     def _is_admitted(self, link, own, timeout_secs):
         if self._cluster is None or link.admission.is_granted:
             return True
@@ -292,7 +318,8 @@ class Monitor:
     def _run(self, link, wake):
         while not self._stopping.is_set():
             try:
-                self._exchange(link)
+                if self._exchange(link):
+                    self._write_texts(link)
             except Exception as error:  # thread boundary: a task without beats would be taken for dead
                 link.reason = f"internal error: {error!r}"
                 log.error("the board of %s: %r", link.task, error)

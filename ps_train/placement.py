@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ps_train import task_context
 from ps_train.compat import tf, tf1
 from ps_train.splitting import AUTO, SPLIT_PARTS, SPLITTABLE, Splitter
+from ps_train.tables import Held
 from ps_train.wording import LOPSIDED, as_bytes, imbalance
 
 GATHERED_BYTES = 4 * 2**20  # small enough for nobody to care whose memory it takes
@@ -141,28 +142,53 @@ class Share(NamedTuple):
     largest_bytes: int
 
 
-def shares(cluster, variables):
-    """A Share for each ps of the cluster, in its order.
+def held(cluster, variables):
+    """Which ps holds what.
 
     >>> cluster = ps_train.Cluster.from_hosts("p0:1,p1:1", "w0:1")
     >>> with tf1.Graph().as_default(), tf1.device("/job:ps/task:1"):
     ...     v = tf1.get_variable("v", [100, 10])
-    >>> [(share.ps, share.num_bytes, share.largest) for share in shares(cluster, [v])]
-    [('ps:0', 0, ''), ('ps:1', 4000, 'v')]
+    >>> [(row.ps, row.name, row.shape, row.total_bytes) for row in held(cluster, [v])]
+    [('ps:1', 'v', (100, 10), 4000)]
+
+    Returns:
+      list of tables.Held, of the variables that are on any ps, in their order; slots are counted with theirs.
     """
-    held: dict[str, dict[str, list[int]]] = {str(task): {} for task in cluster.ps_tasks}
+    names = {str(task) for task in cluster.ps_tasks}
+    rows: dict[tuple[str, str], Held] = {}
     for variable in variables:  # slots are made after their variable, as NAME/SLOT
         device = tf.DeviceSpec.from_string(variable.device or "")
-        sizes = held.get(f"{device.job}:{device.task}")
-        if sizes is not None:
-            primary, slash, _ = variable.op.name.rpartition("/")
-            name = primary if slash and primary in sizes else variable.op.name
-            sizes.setdefault(name, []).append(_bytes_of(variable.shape, variable.dtype.base_dtype))
+        ps, name = f"{device.job}:{device.task}", variable.op.name
+        if ps not in names:
+            continue
+        primary = (ps, name.rpartition("/")[0])
+        size = _bytes_of(variable.shape, variable.dtype.base_dtype)
+        if primary in rows:
+            row = rows[primary]
+            rows[primary] = row._replace(num_slots=row.num_slots + 1, slot_bytes=row.slot_bytes + size)
+        else:
+            rows[ps, name] = _row(ps, variable, size)
+    return list(rows.values())
+
+
+def _row(ps, variable, size):
+    info = variable._get_save_slice_info()
+    shape = tuple(variable.shape.as_list()) if variable.shape.rank is not None else (None,)
+    dtype = variable.dtype.base_dtype.name
+    if info is None:
+        return Held(ps, variable.op.name, shape, dtype, size)
+    part, whole = tuple(info.var_offset), tuple(info.full_shape)
+    return Held(ps, info.full_name, shape, dtype, size, part=part, whole=whole)
+
+
+def shares(cluster, rows):
+    """A Share for each ps of the cluster, in its order, of the rows of `held`."""
     found = []
-    for ps, sizes in held.items():
-        largest_bytes, largest = max(((sum(parts), name) for name, parts in sizes.items()), default=(0, ""))
-        num_variables = sum(map(len, sizes.values()))
-        found.append(Share(ps, sum(map(sum, sizes.values())), num_variables, largest, largest_bytes))
+    for ps in map(str, cluster.ps_tasks):
+        own = [row for row in rows if row.ps == ps]
+        largest_bytes, largest = max(((row.total_bytes, row.name) for row in own), default=(0, ""))
+        num_variables = sum(1 + row.num_slots for row in own)
+        found.append(Share(ps, sum(row.total_bytes for row in own), num_variables, largest, largest_bytes))
     return found
 
 
@@ -175,7 +201,8 @@ def advice(found):
     ):
         return ""
     halves = {v.op.name for v in tf1.global_variables() if v.dtype.base_dtype == tf.float16}
-    if fullest.largest in tf1.get_collection(SPLIT_PARTS) or fullest.largest in halves:
+    split = {_PART.sub("", name) for name in tf1.get_collection(SPLIT_PARTS)}
+    if fullest.largest in split | halves:
         return ""  # no restore reads parts of a float16 variable
     by_hand = f"tf.compat.v1.get_variable(..., partitioner=tf.compat.v1.fixed_size_partitioner({len(found)}))"
     how = "--partition=auto, or " if fullest.largest in tf1.get_collection(SPLITTABLE) else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps_train import placement
+from ps_train import placement, tables
 from ps_train.bring_up import SessionCreator, is_model_whole
 from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.compat import tf1
@@ -203,15 +203,22 @@ def make(
         *([starts] if starts else []),
         *([optimizer.update_op] for optimizer in optimizers),
     ]
-    ordered.append(TransportHook(runs, runtime.context, creator, step_runner))
+    ordered.append(
+        TransportHook(runs, runtime.context, creator, step_runner, publish=_publish_traffic(runtime.monitor))
+    )
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
 def _publish_training(context, monitor, optimizers, train_steps):
     """Tells the boards what there is to be watched, for `ps_train status`, and the log which ps holds what."""
     ledgers = [describe(optimizer.ledger) for optimizer in optimizers]
-    found = [] if context.is_all_reduced else placement.shares(context.cluster, tf1.global_variables())
+    rows = placement.held(context.cluster, tf1.global_variables())
+    found = [] if context.is_all_reduced else placement.shares(context.cluster, rows)
     shares = [share[:3] for share in found]
+    if context.is_all_reduced:
+        rows = [row._replace(ps=tables.EVERY_WORKER) for row in rows]
+        count = sum(1 + row.num_slots for row in rows)
+        shares = [(tables.EVERY_WORKER, sum(row.total_bytes for row in rows), count)]
     monitor.publish(
         "training",
         update=context.update,
@@ -220,6 +227,7 @@ def _publish_training(context, monitor, optimizers, train_steps):
         ledgers=ledgers,
         shares=shares,
     )
+    monitor.publish_text(tables.PLACEMENT, tables.as_text(rows))
     if len(found) > 1:
         log.info("placement: %s", describe_shares(shares))
     for line in placement.describe_splits(tf1.global_variables())[:MAX_SPLITS]:
@@ -227,6 +235,10 @@ def _publish_training(context, monitor, optimizers, train_steps):
     advice = placement.advice(found) if found else ""
     if advice:
         log.warning("%s", advice)
+
+
+def _publish_traffic(monitor):
+    return lambda lines: monitor.publish_text(tables.TRAFFIC, tables.as_text(lines))
 
 
 def _make_wait(runtime, step_hook, members, is_ps_lost, finals, saves_early):

@@ -15,6 +15,7 @@ from ps_train.failing import fail_together
 from ps_train.logs import log
 from ps_train.prefetch import Kept
 from ps_train.rewiring import Wiring
+from ps_train.traffic import traffic
 from ps_train.transport import pack
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.local import redirect
@@ -33,12 +34,14 @@ class _Way(NamedTuple):
       fused: fusing.Fused, or None.
       first_pull: op to be run before the first step of a session, or None.
       batches: arguments of `StepRunner.accumulate`, or None.
+      lines: what a step sends, as `traffic.traffic` has it, or None.
     """
 
     changes: Any
     fused: Any
     first_pull: Any
     batches: Any
+    lines: Any
 
 
 class TransportHook(tf1.train.SessionRunHook):
@@ -49,9 +52,11 @@ class TransportHook(tf1.train.SessionRunHook):
       context: TaskContext.
       creator: SessionCreator, which gets to know what has to be run before the first step.
       runner: StepRunner, or None.
+      publish: is given what a step sends by the way in use, a list of `tables.Line`.
     """
 
-    def __init__(self, runs, context, creator, runner):
+    def __init__(self, runs, context, creator, runner, publish=lambda lines: None):
+        self._publish = publish
         self._runs, self._context, self._creator, self._runner = runs, context, creator, runner
         self._wiring: Any = None
         self._ways: dict[Any, _Way] = {}
@@ -101,6 +106,8 @@ class TransportHook(tf1.train.SessionRunHook):
         self._creator.fused, self._creator.first_pull = way.fused, way.first_pull
         if way.batches is not None and self._runner is not None:
             self._runner.accumulate(*way.batches)
+        if way.lines is not None:
+            self._publish(way.lines)
 
     def _reroute_gradients(self, graph, setting):
         for gradients in graph.get_collection(GRADIENTS):
@@ -126,7 +133,19 @@ class TransportHook(tf1.train.SessionRunHook):
             add = tf.group(*(accumulation.add for accumulation in accumulations))
             batches = start, add, context.step_batches - 1
         pull_later(graph, [*self._runs, *([batches[:2]] if batches else [])])
-        return _Way(None, fused, pull, batches)
+        return _Way(None, fused, pull, batches, self._lines(graph, setting, accumulations, batches))
+
+    def _lines(self, graph, setting, accumulations, batches):
+        """What a step sends; None if it is not known what a script runs in one."""
+        adds = [accumulation.add for accumulation in accumulations]
+        step = [fetched for fetched in self._runs[0] if not any(fetched is add for add in adds)]
+        if not step:
+            return None
+        runs = [(1, step)]
+        if batches:
+            start, add, count = batches
+            runs += [(1, [start]), (count, [add])]
+        return traffic(graph, runs, self._context, setting)
 
 
 def _bound_to_a_session(graph):

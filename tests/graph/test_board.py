@@ -109,6 +109,8 @@ def test_long_texts(board):
     assert board.read_text("model") == ""
     board.write_text("model", TEXT * 9000)
     assert board.read_text("model") == TEXT * 9000
+    board.write_text("b", "short")
+    assert board.read_texts(["b", "none", "model"]) == ["short", "", TEXT * 9000]
     assert "model" not in board.exchange([])
 
 

@@ -11,6 +11,7 @@ from ps_train.board import BoardError
 from ps_train.cluster import Cluster, TaskId
 from ps_train.errors import PeerLostError, StoppedError
 from ps_train.liveness import Link, Monitor, View, wait_until
+from ps_train.tables import digest
 
 pytestmark = pytest.mark.graph
 PS = TaskId("ps", 0)
@@ -146,6 +147,48 @@ def test_monitor_writes_its_record_and_what_it_publishes():
     again, job_again = board.written[1]
     assert again["beat"] > own["beat"], "each write is a beat"
     assert job_again == job, "what is published keeps the age of its news"
+
+
+class Texts(ScriptedBoard):
+    """A board that keeps texts, too, if it is not told to fail."""
+
+    def __init__(self, *answers):
+        super().__init__(*answers)
+        self.texts, self.fails = [], False
+
+    def write_text(self, key, text, timeout_secs):
+        if self.fails:
+            raise BoardError("no answer")
+        self.texts.append((key, text))
+
+
+def test_a_long_text_is_written_once_to_each_process_of_a_ps():
+    boards = [[{"key": "ps:0", "beat": n, "run": run}] for n, run in enumerate("aaaabb")]
+    board = Texts([], *boards)
+    monitor = Monitor(TaskId("worker", 1), [board])
+    (link,) = monitor.links
+
+    def beat():
+        assert monitor._exchange(link)
+        monitor._write_texts(link)
+        return board.texts
+
+    monitor.publish_text("traffic", "one")
+    assert beat() == [], "the ps has not said who it is"
+    assert beat() == beat() == [("worker:1/traffic", "one")]
+    monitor.publish_text("traffic", "two")
+    monitor.publish_text("placement", "three")
+    board.fails = True
+    beat()
+    board.fails = False
+    both = [("worker:1/traffic", "two"), ("worker:1/placement", "three")]
+    assert beat()[1:] == both
+    assert beat()[3:] == both, "the ps was started again"
+    assert len(beat()) == 5 and monitor.get("texts") == {
+        "traffic": digest("two"),
+        "placement": digest("three"),
+    }
+    assert board.written[-1][0]["texts"] == monitor.get("texts")
 
 
 def test_monitor_flush_says_when_a_board_did_not_answer():

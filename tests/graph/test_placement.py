@@ -5,7 +5,7 @@ import pytest
 from in_process import lend_servers
 
 from ps_train import graph as graph_lib
-from ps_train import placement, task_context
+from ps_train import placement, splitting, task_context
 from ps_train.cluster import Cluster, TaskId
 from ps_train.compat import tf, tf1
 from ps_train.config import TrainConfig
@@ -89,7 +89,7 @@ def make_layers(*shapes):
         for number, shape in enumerate(shapes):
             tf1.get_variable(f"w{number}", shape)
             tf1.get_variable(f"b{number}", shape[-1:])
-        return placement.shares(CLUSTER_OF_4, tf1.global_variables())
+        return placement.shares(CLUSTER_OF_4, placement.held(CLUSTER_OF_4, tf1.global_variables()))
 
 
 def test_the_ps_that_holds_least_gets_the_next_variable():
@@ -146,9 +146,47 @@ def test_slots_count_with_their_variable():
     with tf1.Graph().as_default(), placement.scope(task_context.TaskContext(TaskId("worker", 0), cluster)):
         rows = tf.nn.embedding_lookup(tf1.get_variable("a/table", [500_000, 10]), [1, 2])
         tf1.train.AdamOptimizer().minimize(tf.reduce_sum(rows) + tf1.get_variable("b", [1000])[0])
-        found = placement.shares(cluster, tf1.global_variables())
+        found = placement.shares(cluster, placement.held(cluster, tf1.global_variables()))
     assert (found[0].largest, found[0].largest_bytes) == ("a/table", 60_000_000)
     assert placement.advice(found).startswith("ps:0 has a/table, which is more than its part.")
+
+
+@pytest.mark.parametrize("partition", ["none", "auto"])
+def test_what_is_held_is_what_a_checkpoint_has(tmp_path, monkeypatch, partition):
+    """Its names, shapes, types and bytes; slots are counted with their variables, and parts add up to the whole."""
+    monkeypatch.setattr(splitting, "MIN_PART_BYTES", 4000)
+    cluster = Cluster.from_hosts("p0:1,p1:1", "w0:1")
+    context = task_context.TaskContext(TaskId("worker", 0), cluster, partition=partition)
+    with tf1.Graph().as_default() as graph, placement.scope(context):
+        tf1.train.get_or_create_global_step()
+        table = tf1.get_variable("a/table", [600, 10])
+        rows = tf.nn.embedding_lookup(table, [1, 2])
+        half = tf1.get_variable("half", [7], tf.float64)
+        tf1.train.AdamOptimizer().minimize(tf.reduce_sum(rows) + tf.cast(tf.reduce_sum(half), tf.float32))
+        found = placement.held(cluster, tf1.global_variables())
+        saver, init = tf1.train.Saver(), tf1.global_variables_initializer()
+    for op in graph.get_operations():
+        op._set_device("")
+    with tf1.Session(graph=graph) as session:
+        session.run(init)
+        path = saver.save(session, str(tmp_path / "model"))
+    reader = tf.train.load_checkpoint(path)
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    assert {row.name for row in found} == {"global_step", "a/table", "half", "beta1_power", "beta2_power"}
+    assert sum(row.total_bytes for row in found) == sum(value.nbytes for value in values.values())
+    for name in {row.name for row in found}:
+        parts = [row for row in found if row.name == name]
+        own = [value for key, value in values.items() if key == name or key.startswith(f"{name}/")]
+        assert sum(row.total_bytes for row in parts) == sum(value.nbytes for value in own), name
+        assert {row.dtype for row in parts} == {values[name].dtype.name}
+        assert {row.whole or row.shape for row in parts} == {values[name].shape}
+        assert [row.num_slots for row in parts] == [len(own) - 1] * len(parts)
+    parts = [row for row in found if row.name == "a/table"]
+    assert [(row.ps, row.part, row.shape) for row in parts] == (
+        [("ps:1", None, (600, 10))]
+        if partition == "none"
+        else [("ps:1", (0, 0), (300, 10)), ("ps:0", (300, 0), (300, 10))]
+    )
 
 
 def test_what_a_device_scope_puts_somewhere_counts_there(scope):

@@ -535,8 +535,12 @@ def test_the_advice_names_the_flag_where_it_helps(monkeypatch):
     ):
         with tf1.Graph().as_default(), scope_of("none"):
             make()
-            said = placement.advice(placement.shares(CLUSTER, tf1.global_variables()))
+            said = placement.advice(
+                placement.shares(CLUSTER, placement.held(CLUSTER, tf1.global_variables()))
+            )
         assert said.startswith("ps:0 has v, which is more than its part. " + how)
     with tf1.Graph().as_default(), scope_of("auto"):
         tf1.get_variable("v", [2, 2_000_000])
-        assert placement.advice(placement.shares(CLUSTER, tf1.global_variables())) == ""
+        assert (
+            placement.advice(placement.shares(CLUSTER, placement.held(CLUSTER, tf1.global_variables()))) == ""
+        )
