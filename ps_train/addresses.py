@@ -35,6 +35,19 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def listen_address(text: str) -> tuple[str, int]:
+    """Where a server is to listen: `("host", port)` of `port`, on loopback then, or `host:port`; 0 is a free one. Raises `UsageError`.
+
+    >>> listen_address("8080"), listen_address("0.0.0.0:0"), listen_address("[::1]:8080")
+    (('127.0.0.1', 8080), ('0.0.0.0', 0), ('::1', 8080))
+    """
+    address = text if ":" in text else f"127.0.0.1:{text}"
+    host, _, port = address.rpartition(":")
+    is_free = re.fullmatch("0+", port) is not None
+    host, number = split_address(f"{host}:1" if is_free else address)
+    return host, 0 if is_free else number
+
+
 def is_ip(host: str) -> bool:
     """Whether a host is given by its number, and not by a name.
 

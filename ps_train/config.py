@@ -125,6 +125,8 @@ class TrainConfig:
     """How many steps a worker traces, spread over the run, to tell where the time goes; 0: none."""
     trace_steps: str | None = None
     """Global steps, FIRST:LAST, both included, or one, of which a trace of all tasks is written; None: no trace."""
+    status_port: str | None = None
+    """`port`, on loopback, or `host:port` of a page that shows the running job; the launcher's, or that of a task on its own."""
     report_file: str | None = None
     """Where the task writes its JSON report at its end."""
     log_dir: str | None = None

@@ -10,6 +10,7 @@ import math
 import re
 from typing import Any
 
+from ps_train.addresses import listen_address
 from ps_train.choices import (
     EVAL_CHECKPOINTS,
     INPUTS,
@@ -24,6 +25,7 @@ from ps_train.choices import (
     WIRE_DTYPES,
     read_steps,
 )
+from ps_train.errors import UsageError
 from ps_train.wording import shown
 
 _NOT_WITH_ALLREDUCE = (
@@ -47,7 +49,7 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
         found += _profile_problems(config)
     if config.trace_steps is not None:
         found += _trace_problems(config)
-    found += _choice_problems(config)
+    found += _choice_problems(config) + _page_problems(config)
     for name in ("train_dir", "log_dir", "report_file"):
         found += _not_a_path(name, getattr(config, name))
     found += _not_a_checkpoint_directory(config.train_dir)
@@ -240,6 +242,23 @@ def _local_problems(config: Any) -> list[str]:
             "batches. Leave one out."
         )
     return found
+
+
+def _page_problems(config: Any) -> list[str]:
+    if config.status_port is None:
+        return []
+    try:
+        listen_address(config.status_port)
+    except UsageError:
+        return [
+            f"--status_port={shown(config.status_port, 40)[1:-1]} is no place to listen. Expected a port such as 8080, 0 for a free "
+            "one, or host:port."
+        ]
+    if config.private_network:
+        return [
+            "--status_port with --private_network: no browser reaches a page in there. Leave out one of the two."
+        ]
+    return []
 
 
 def _aggregation_problems(config: Any, num_workers: int | None) -> list[str]:

@@ -38,8 +38,12 @@ from ps_train.resolvers import CHOICES, ClusterFlags
 from ps_train.wording import did_you_mean, shown
 
 
+class Seconds(float):
+    """The kind of a flag that is a number of seconds, or stands alone for `WATCH_SECS`."""
+
+
 class FlagSpec(NamedTuple):
-    """One flag: `kind` is int, float, bool, str, the tuple of allowed words, or list: text that may be given several times."""
+    """One flag: `kind` is int, float, bool, str, Seconds, the tuple of allowed words, or list: text that may be given several times."""
 
     name: str
     kind: type | tuple[str, ...]
@@ -47,6 +51,7 @@ class FlagSpec(NamedTuple):
     meaning: str
 
 
+WATCH_SECS = 2.0
 _FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 
 
@@ -189,6 +194,12 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("summary", bool, False, "trace: each step's time by parts, and its critical path"),
         FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
         FlagSpec("json", bool, False, "status, bench, doctor, plan, trace: print JSON in place of the table"),
+        FlagSpec("watch", Seconds, None, "status: look again every so many seconds, 2 if not given"),
+        _field(
+            "status_port",
+            str,
+            "a page that shows the running job: port, on loopback, or host:port; 0: a free one",
+        ),
     ),
     "Other clusters simulated, with the command plan": (
         FlagSpec(
@@ -239,6 +250,7 @@ OF_SOME_COMMANDS = {
     "bench_secs": ("bench",),
     "summary": ("trace",),
     "json": ("status", "bench", "doctor", "plan", "trace"),
+    "watch": ("status",),
     **dict.fromkeys(
         (
             "bench_report",
@@ -286,7 +298,9 @@ def make_flags(problems: list[str] | None = None) -> flags.FlagValues:
         if spec.kind is list:
             flag: flags.Flag[Any] = flags.MultiFlag(parser, None, spec.name, spec.default, spec.meaning)
         else:
-            flag = flags.Flag(parser, None, spec.name, spec.default, spec.meaning, boolean=spec.kind is bool)
+            flag = flags.Flag(
+                parser, None, spec.name, spec.default, spec.meaning, boolean=spec.kind in (bool, Seconds)
+            )  # fmt: skip
         flags.DEFINE_flag(flag, values)
     return values
 
@@ -422,6 +436,15 @@ def _read_bool(text: str) -> bool:
     return word in ("true", "t", "1")
 
 
+def _read_seconds(text: str) -> Seconds | None:
+    if text in ("true", "false"):  # as absl has it for a flag that stands alone, and for --no
+        return Seconds(WATCH_SECS) if text == "true" else None
+    number = _read_float(text)
+    if not 0 < number < math.inf:
+        raise ValueError("is not a time to wait. Expected a number of seconds above 0.")
+    return Seconds(number)
+
+
 def _read_word(text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
         raise ValueError(
@@ -435,6 +458,7 @@ _READERS: dict[type, Callable[[str], Any]] = {
     float: _read_float,
     bool: _read_bool,
     str: str,
+    Seconds: _read_seconds,
     list: str,
 }
 

@@ -24,6 +24,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ps_train import checkpoints, command_lines, net, process
@@ -40,6 +41,7 @@ from ps_train.picture import Snapshot
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen
 from ps_train.reports import Report
+from ps_train.status_page import serving
 from ps_train.summary import Summary
 from ps_train.wording import counted
 
@@ -113,7 +115,11 @@ def run_cluster(
             )
             local = make(cluster, screen)
             local.start()
-            return local.run()
+            # Not before: a task that is forked would keep the page's port.
+            with serving(
+                config.status_port, cluster, partial(screen.complain, goes_on=True), screen.complain
+            ):
+                return local.run()
     except KeyboardInterrupt:
         screen.complain(TOO_EARLY.format("SIGINT"))
         return EXIT_SIGINT
@@ -188,7 +194,7 @@ class LocalCluster:
             raise UsageError(
                 f"The report {path} cannot be written: {error.strerror}. Choose another --{flag}."
             ) from None
-        config = dataclasses.replace(self._config, report_file=path)
+        config = dataclasses.replace(self._config, report_file=path, status_port=None)
         if config.gpus is None or task not in self._cluster.training_tasks:
             return config
         number, workers = self._cluster.shard_index(task), self._cluster.num_workers

@@ -22,6 +22,7 @@ from ps_train.devices import DeviceOptions
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, JobOverError, PeerLostError, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
+from ps_train.status_page import serving
 
 # How long the chief of a job whose target is reached looks for a ps: one that sees the checkpoint ends at once by itself,
 # one on a host without the train_dir is up some seconds after its start.
@@ -41,6 +42,8 @@ def run_task(task, cluster, config):
     """
     logs.start(str(task))
     if task.job == "evaluator":
+        if config.status_port is not None:
+            log.warning("--status_port: an evaluator is no part of the cluster that the page shows")
         return _guarded(Report(task), config, lambda report: _run_evaluator(config, report))
     report = Report(task, is_chief=cluster.is_chief(task))
     return _guarded(report, config, lambda report: _run_member(task, cluster, config, report))
@@ -99,19 +102,24 @@ def _run_member(task, cluster, config, report):
     context = TaskContext(task, cluster, **settings)
     runtime = start_task(context, report, timeouts, config.report_file)
     try:
-        if task.job == "ps":
-            from ps_train import ps
-
-            ps.run(runtime)
-        elif cluster.is_colocated:
-            _run_colocated(runtime, config)
-        else:
-            _run_worker(runtime, config)
+        with serving(config.status_port, cluster, log.info, log.warning):
+            _run_role(runtime, config)
     finally:
         runtime.guard.finish()
         runtime.monitor.stop()
         if runtime.shard is not None:
             runtime.shard.monitor.stop()
+
+
+def _run_role(runtime, config):
+    if runtime.context.task.job == "ps":
+        from ps_train import ps
+
+        ps.run(runtime)
+    elif runtime.context.cluster.is_colocated:
+        _run_colocated(runtime, config)
+    else:
+        _run_worker(runtime, config)
 
 
 def _run_colocated(runtime, config):

@@ -1,60 +1,29 @@
-"""How a running job is, seen from outside: read from the boards, which it does not notice. Imports no TensorFlow.
+"""How a running job is, seen from outside: what is made of what the boards say.
 
-    sights = look([(TaskId("ps", 0), "10.0.0.1:2222")])      # takes a second
-    status = summarize(sights)
-    print(as_text(status))                                   # or json.dumps(as_dict(status))
-
-1. Each ps is asked in a thread of its own, with a deadline, so that one that does not answer holds nothing up.
-2. It is asked twice, a second apart: a task lives if its record has changed meanwhile. Clocks of hosts are not compared; for
-   how long a task has been silent is what the ps tasks say, which look all the time.
-3. In sync, the ledger is read twice, too: who owes a gradient is told only if the round has not moved.
+watcher = sight.Watcher([(TaskId("ps", 0), "10.0.0.1:2222")])
+status = summarize(watcher.look())
+print(status_text.as_text(status))                       # or json.dumps(as_dict(status))
 """
 
 from __future__ import annotations
 
 import statistics
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED, Board, BoardError
+from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED
 from ps_train.cluster import ENDED, Cluster, TaskId
+from ps_train.sight import LOOK_SECS, Look, Record, Sight, newest
 from ps_train.staleness import Histogram
-from ps_train.stall import describe_round
-from ps_train.updates.standing import LedgerReader, Standing
-from ps_train.wording import describe_shares
+from ps_train.tables import PLACEMENT, TRAFFIC, Held, Line, read_placement, read_traffic
+from ps_train.updates.standing import Standing
 
-CALL_SECS = 2.0
-LOOK_SECS = 1.0
 SLOW = 0.5  # of the median rate
 MIN_PASSED_STEPS = (
     3  # at the last rate, so that it has become another one: records are written twice a second
 )
 NOT_SEEN = "not seen"
-
-Record = dict[str, Any]
-
-
-@dataclass
-class Sight:
-    """What one ps has answered.
-
-    Attributes:
-      first, second: key -> record, of its board, about `LOOK_SECS` apart.
-      rounds: sync: the standings that were read with each of the two.
-      reason: why it did not answer, in words.
-      note: what else could not be read.
-    """
-
-    task: TaskId
-    address: str
-    first: dict[str, Record] = field(default_factory=dict)
-    second: dict[str, Record] = field(default_factory=dict)
-    rounds: list[list[Standing]] = field(default_factory=list)
-    reason: str = ""
-    note: str = ""
+_GONE = (REFUSED, UNRESOLVED, NOT_TENSORFLOW)
 
 
 class TaskStatus(NamedTuple):
@@ -97,6 +66,8 @@ class Status(NamedTuple):
       rate: global steps a second.
       update: "async" or "sync"; `quorum`: gradients per update in sync.
       shares: (ps, bytes, variables) of the model that each ps holds.
+      placement: which variables these are.
+      transport: worker -> what a step of it sends; of one whose step is not known, as a script's may be, nothing.
       job_end: why the job is over, or None.
       notes: what does not fit together, or could not be read.
     """
@@ -109,6 +80,8 @@ class Status(NamedTuple):
     quorum: int | None = None
     rounds: tuple[RoundStatus, ...] = ()
     shares: tuple[tuple[str, int, int], ...] = ()
+    placement: tuple[Held, ...] = ()
+    transport: Mapping[str, tuple[Line, ...]] = {}
     job_end: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -117,82 +90,23 @@ class Status(NamedTuple):
         """Whether any ps answers."""
         return any(task.task.startswith("ps:") and task.state != NO_ANSWER for task in self.tasks)
 
-
-# Looking.
-
-
-def look(ps: Sequence[tuple[TaskId, str]], sleep: Callable[[float], None] = time.sleep) -> list[Sight]:
-    """Asks all ps tasks at the same time, twice.
-
-    Args:
-      ps: task and `host:port` of each.
-      sleep: between the two; for tests.
-    """
-    sights = [Sight(task, address) for task, address in ps]
-    threads = [threading.Thread(target=_look_at, args=(sight, sleep), daemon=True) for sight in sights]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sights
+    @property
+    def is_gone(self) -> bool:
+        """Whether no ps is there at all; one that is stopped, or cut off, does not answer, either."""
+        ps = [task for task in self.tasks if task.task.startswith("ps:")]
+        return all(remark in _GONE for task in ps for remark in task.remarks) and not self.is_answered
 
 
-def _look_at(sight: Sight, sleep: Callable[[float], None]) -> None:
-    board, reader = Board(sight.address, sight.task), None
-    try:
-        sight.first = board.exchange([], CALL_SECS)
-        reader = _make_reader(sight)
-        _read_rounds(sight, reader)
-        sleep(LOOK_SECS)
-        sight.second = board.exchange([], CALL_SECS)
-        _read_rounds(sight, reader)
-    except BoardError as error:
-        sight.reason = str(error)
-    except Exception as error:  # thread boundary
-        sight.reason = f"internal error: {error!r}"
-    finally:
-        board.close()
-        if reader is not None:
-            reader.close()
-
-
-def _make_reader(sight: Sight) -> LedgerReader | None:
-    """What reads the ledgers, if they are on this ps, the first one of the cluster."""
-    described = sight.first.get("training", {}).get("ledgers")
-    cluster = _cluster_of(sight)
-    if not described or cluster is None or cluster.ps_tasks[0] != sight.task:
-        return None
-    return LedgerReader(sight.address, sight.task, described, [str(task) for task in cluster.training_tasks])
-
-
-def _read_rounds(sight: Sight, reader: LedgerReader | None) -> None:
-    if reader is None or sight.note:
-        return
-    try:
-        sight.rounds.append(reader.read(CALL_SECS))
-    except BoardError as error:
-        sight.note = f"the rounds' ledger on {sight.task} cannot be read: {error}"
-
-
-def _cluster_of(sight: Sight) -> Cluster | None:
-    """The cluster that a ps was started with, as its own record tells."""
-    record = sight.first.get(str(sight.task), {})
-    return Cluster.from_record(record) if "cluster" in record else None
-
-
-# Understanding.
-
-
-def summarize(sights: Sequence[Sight], given: Cluster | None = None) -> Status:
+def summarize(look: Look, given: Cluster | None = None) -> Status:
     """The status of the job.
 
     Args:
-      sights: what `look` saw.
+      look: what was seen.
       given: the cluster as the caller knows it, if it does.
     """
-    living = [sight for sight in sights if not sight.reason]
-    records = _newest(sight.second for sight in living)
-    known = next((cluster for cluster in map(_cluster_of, living) if cluster is not None), None)
+    living = [sight for sight in look.sights if not sight.reason]
+    records = newest(sight.second for sight in living)
+    known = next((sight.cluster for sight in living if sight.cluster is not None), None)
     training = records.get("training", {})
     rounds = _rounds(living)
     step = _step(records)
@@ -206,26 +120,28 @@ def summarize(sights: Sequence[Sight], given: Cluster | None = None) -> Status:
     job = records.get("job", {})
     differences = given.differences(known, "given here", "in the job") if given and known else []
     return Status(
-        tasks=(*map(_ps, sights), *workers),
+        tasks=(*map(_ps, look.sights), *workers),
         step=step,
         train_steps=training.get("train_steps"),
-        rate=_rate(workers, records, step or 0, _step(_newest(sight.first for sight in living)) or 0),
+        rate=_rate(workers, records, step or 0, _step(newest(sight.first for sight in living)) or 0),
         update=training.get("update"),
         quorum=training.get("quorum"),
         rounds=rounds,
         shares=tuple(tuple(share) for share in training.get("shares", ())),
+        placement=_placement(known or given, look.texts),
+        transport={
+            worker: read_traffic(look.texts[worker, TRAFFIC])
+            for worker in names
+            if (worker, TRAFFIC) in look.texts
+        },
         job_end=job.get("reason", "") if job.get("is_over") else None,
         notes=(*differences, *(sight.note for sight in living if sight.note)),
     )
 
 
-def _newest(boards: Iterable[Mapping[str, Record]]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
-    for board in boards:
-        for key, record in board.items():
-            if record.get("beat", 0) > found.get(key, {}).get("beat", -1):
-                found[key] = record
-    return found
+def _placement(cluster: Cluster | None, texts: Mapping[tuple[str, str], str]) -> tuple[Held, ...]:
+    chief = str(cluster.chief_task) if cluster is not None else ""
+    return read_placement(texts.get((chief, PLACEMENT), ""))
 
 
 def _step(records: Mapping[str, Record]) -> int | None:
@@ -272,7 +188,7 @@ def _worker(
     if is_silent:
         seen = (sight.second.get(str(sight.task), {}).get("silent", {}).get(name) for sight in living)
         silent_secs = min((secs for secs in seen if secs is not None), default=None)
-        remarks.append(f"silent for {_secs(silent_secs)}")
+        remarks.append(f"silent for {as_silence(silent_secs)}")
     elif state in ENDED:
         remarks.append(record.get("reason") or state)
     elif record.get("stall"):
@@ -281,7 +197,7 @@ def _worker(
         remarks.append(f"{record['dropped']} of its gradients came too late and were dropped")
     local_rate = record.get("local_rate")
     is_at_work = state == "training" and not is_silent
-    before = _newest(sight.first for sight in living).get(name, {})
+    before = newest(sight.first for sight in living).get(name, {})
     if local_rate and record.get("local_steps") == before.get("local_steps") and _is_soon(local_rate):
         local_rate = 0.0  # it was measured before the worker began to wait for something
     return TaskStatus(
@@ -301,6 +217,11 @@ def _staleness(record: Record, before: Record, local_rate: float | None) -> floa
     is_same = record.get("run") == before.get("run")
     seen_before = Histogram.from_list(before.get("staleness") if is_same else None)
     return seen.mean if seen.number == seen_before.number else seen.since(seen_before).mean
+
+
+def as_silence(secs: float | None) -> str:
+    """For how long a task has been silent, in words."""
+    return f"more than {LOOK_SECS:g} s" if secs is None else f"{secs:.0f} s"
 
 
 def _rounds(living: Sequence[Sight]) -> tuple[RoundStatus, ...]:
@@ -350,9 +271,6 @@ def _is_soon(rate: float) -> bool:
     return rate * LOOK_SECS > MIN_PASSED_STEPS
 
 
-# Telling.
-
-
 def as_dict(status: Status) -> dict[str, Any]:
     """The status for JSON."""
     return {
@@ -362,75 +280,9 @@ def as_dict(status: Status) -> dict[str, Any]:
             {"num_done": one.num_done, **one.standing._asdict(), "owing": one.standing.owing}
             for one in status.rounds
         ],
+        "placement": [{**row._asdict(), "total_bytes": row.total_bytes} for row in status.placement],
+        "transport": {
+            worker: [line._asdict() for line in lines] for worker, lines in status.transport.items()
+        },
         "is_answered": status.is_answered,
     }
-
-
-_COLUMNS = ("task", "state", "host", "pid", "step", "local", "steps/s", "loss", "staleness", "heard of")
-_RIGHT = _COLUMNS[3:9]
-
-
-def as_text(status: Status) -> str:
-    """The status as a table, a line for each remark, and what is known of the model and the job."""
-    rows = [_COLUMNS, *map(_cells, status.tasks)]
-    kept = [i for i, name in enumerate(_COLUMNS) if any(row[i] for row in rows[1:])]
-    widths = {i: max(len(row[i]) for row in rows) for i in kept}
-    lines = [
-        "  ".join(row[i].rjust(widths[i]) if _COLUMNS[i] in _RIGHT else row[i].ljust(widths[i]) for i in kept).rstrip()
-        for row in rows
-    ]  # fmt: skip
-    lines += [f"{task.task}: {'; '.join(task.remarks)}" for task in status.tasks if task.remarks]
-    if status.step is not None:
-        lines.append(f"model: {_model(status)}")
-    if len(status.shares) > 1:
-        lines.append(f"placement: {describe_shares(status.shares)}")
-    for one in status.rounds:
-        happens = (
-            f"{one.num_done} completed in the last second" if one.num_done else describe_round(one.standing)
-        )
-        lines.append(f"rounds: {happens}")
-    if status.job_end is not None:
-        lines.append(f"the job is over: {status.job_end}")
-    return "\n".join([*lines, *status.notes])
-
-
-def why_unanswered(status: Status) -> str:
-    """A line for when no ps has answered."""
-    ps = [task for task in status.tasks if task.state == NO_ANSWER]
-    if any(remark not in (REFUSED, UNRESOLVED, NOT_TENSORFLOW) for task in ps for remark in task.remarks):
-        return (
-            "No ps answers, and not all of them are gone: those are stopped, too busy, or cut off by the network. Look on "
-            "their hosts; or check --ps_hosts."
-        )
-    return "No ps answers. The job has ended, or was not started yet; or check --ps_hosts."
-
-
-def _cells(task: TaskStatus) -> tuple[str, ...]:
-    heard = ""
-    if task.state not in (NOT_SEEN, NO_ANSWER, *ENDED):
-        heard = f"{_secs(task.silent_secs)} ago" if task.is_silent else "now"
-    numbers = [_shown(task.local_rate, ".1f"), _shown(task.loss, ".4g"), _shown(task.staleness, ".1f")]
-    return (
-        task.task, task.state, task.host or task.address or "", _shown(task.pid), _shown(task.step),
-        _shown(task.local_steps), *numbers, heard,
-    )  # fmt: skip
-
-
-def _model(status: Status) -> str:
-    target = f"/{status.train_steps}" if status.train_steps else ""
-    parts = [f"step {status.step}{target}"]
-    if status.rate is not None:
-        parts.append(f"{status.rate:.1f} steps/s")
-    if status.update == "sync":
-        parts.append(f"sync, {status.quorum} gradients an update")
-    elif status.update:
-        parts.append(status.update)
-    return ", ".join(parts)
-
-
-def _shown(value: Any, form: str = "") -> str:
-    return "" if value is None else format(value, form)
-
-
-def _secs(secs: float | None) -> str:
-    return f"more than {LOOK_SECS:g} s" if secs is None else f"{secs:.0f} s"

@@ -40,6 +40,7 @@ from ps_train.resolvers.host_list import Host
 from ps_train.resolvers.launched import Place
 from ps_train.resolvers.resolved import size_problems
 from ps_train.ssh import Ssh
+from ps_train.status_page import serving
 from ps_train.supervisor import Job, done, run_job
 from ps_train.tethered import LINGER_SECS, Remote, Wanted
 from ps_train.wording import counted
@@ -93,7 +94,9 @@ def run(values: FlagValues, script: Sequence[str] = ()) -> int:
 
 def _run_on(plan: Plan, screen: Screen, inbox: SignalInbox, ports: Sequence[int]) -> int:
     job = make_job(plan, ports)
-    status = run_job(job, screen, inbox, plan.max_restarts)
+    cluster = None if plan.script else _cluster(plan, _addresses(plan, ports))
+    with serving(plan.config.status_port, cluster, partial(screen.complain, goes_on=True), screen.complain):
+        status = run_job(job, screen, inbox, plan.max_restarts)
     if status == EXIT_DONE and not plan.script and plan.config.evaluate:
         status = run_job(_evaluation(plan, job), screen, inbox)
     if status == EXIT_DONE:
@@ -239,13 +242,10 @@ def _place_jobs(values: FlagValues, hosts: Sequence[Host], is_script: bool) -> d
 
 def make_job(plan: Plan, ports: Sequence[int]) -> Job:
     """The tasks, each with its command line and environment; `ports` from a host's first task on."""
-    hosts = {
-        name: [f"{place.host}:{ports[place.local_index]}" for place in places]
-        for name, places in plan.jobs.items()
-    }
+    hosts = _addresses(plan, ports)
     if plan.script:
         return _job_of_script(plan, hosts)
-    cluster = Cluster.from_dict(hosts, "the names of the hosts", is_colocated=plan.config.has_no_ps)
+    cluster = _cluster(plan, hosts)
     secs = plan.config.shutdown_timeout_secs
     tasks = [_task_of_training(plan, cluster, task) for task in cluster.tasks]
     make_policy = partial(Policy, cluster, plan.config)
@@ -253,6 +253,17 @@ def make_job(plan: Plan, ports: Sequence[int]) -> Job:
         tasks, plan.remote, cluster.training_tasks, make_policy, secs, secs, log_dir=plan.config.log_dir,
         make_follower=partial(Follower, cluster, plan.config, is_local=False),
     )  # fmt: skip
+
+
+def _addresses(plan: Plan, ports: Sequence[int]) -> dict[str, list[str]]:
+    return {
+        name: [f"{place.host}:{ports[place.local_index]}" for place in places]
+        for name, places in plan.jobs.items()
+    }
+
+
+def _cluster(plan: Plan, hosts: dict[str, list[str]]) -> Cluster:
+    return Cluster.from_dict(hosts, "the names of the hosts", is_colocated=plan.config.has_no_ps)
 
 
 def _job_of_script(plan: Plan, hosts: dict[str, list[str]]) -> Job:
@@ -281,7 +292,7 @@ def _host_of(plan: Plan, task: TaskId) -> str | None:
 def _task_of_training(plan: Plan, cluster: Cluster, task: TaskId) -> Wanted:
     place = plan.jobs[task.job][task.index]
     path = plan.config.report_file and report_path(plan.config, task, cluster.is_chief(task))
-    config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None)
+    config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None, status_port=None)
     if config.gpus is not None and task.job != "ps":
         here = [each for each in plan.jobs["worker"] if each.host == place.host]
         config = dataclasses.replace(config, gpus=gpus_of(config.gpus, here.index(place), len(here)))
@@ -292,7 +303,7 @@ def _task_of_training(plan: Plan, cluster: Cluster, task: TaskId) -> Wanted:
 def _evaluation(plan: Plan, job: Job) -> Job:
     """Evaluates where the chief has saved, and reports beside it."""
     path = plan.config.report_file and report_path(plan.config, EVALUATOR)
-    config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None)
+    config = dataclasses.replace(plan.config, report_file=path, log_dir=None, evaluate=None, status_port=None)
     argv = [plan.remote.python, "-m", "ps_train", "eval", *config.as_flags()]
     wanted = Wanted(EVALUATOR, _host_of(plan, TaskId("worker", 0)), argv, {})
     return job._replace(

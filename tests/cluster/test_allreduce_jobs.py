@@ -1,5 +1,6 @@
 """Jobs without a ps, whose workers add up their gradients by collectives: weights against NumPy's, ends, and losses."""
 
+import json
 import re
 import sys
 import time
@@ -7,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from harness import MODELS, START_SECS, checkpoint_of
+from test_watching import run_status
 
 sys.path.insert(0, str(MODELS))
 from steps import batch, trajectory
@@ -128,6 +130,22 @@ def test_a_signal_to_one_ends_all_at_the_same_step(make):
     job = make(3, "--train_steps=100000", params="slow=all:5")
     workers = job.start_all()
     wait_for_step(workers[1], 20)
+    code, out, err, _ = run_status("--json", ALLREDUCE, "--worker_hosts=" + ",".join(job.worker_hosts))
+    assert code == 0, err
+    status = json.loads(out)
+    assert {(row["ps"], row["name"], row["total_bytes"]) for row in status["placement"]} == {
+        ("every worker", "global_step", 8), ("every worker", "w", 16), ("every worker", "b", 8),
+    }  # fmt: skip
+    assert status["shares"] == [["every worker", 32, 3]] and set(status["transport"]) == set(job.names)
+    for lines in status[
+        "transport"
+    ].values():  # w and b as one, and three numbers that all agree on: a third each, four times
+        (line,) = lines
+        assert (line["peer"], line["pushed_bytes"], line["push_messages"]) == (
+            "other workers",
+            4 * 8 + 4 * 4,
+            8,
+        )
     workers[1].send(15)
     assert workers[1].wait(20) == 143
     job.expect_exits(138, [workers[0], workers[2]], secs=30)

@@ -146,8 +146,19 @@ def test_status_of_it(make_colocated):
     tasks[0].wait_for_line(r"step \d+")
     code, out, err, _ = run_status("--json", "--colocate_ps", "--worker_hosts=" + ",".join(job.worker_hosts))
     assert code == 0, err
-    found = {task["task"]: task["state"] for task in json.loads(out)["tasks"]}
+    status = json.loads(out)
+    found = {task["task"]: task["state"] for task in status["tasks"]}
     assert found == {"ps:0": "serving", "ps:1": "serving", "worker:0": "training", "worker:1": "training"}
+    assert {(row["name"], row["ps"], row["total_bytes"]) for row in status["placement"]} == {
+        ("global_step", "ps:0", 8),
+        ("w", "ps:1", 16),
+        ("b", "ps:0", 8),
+    }
+    pulled = {  # and what a worker has itself does not travel
+        worker: [(line["peer"], line["pulled_bytes"]) for line in lines]
+        for worker, lines in status["transport"].items()
+    }
+    assert pulled == {"worker:0": [("ps:1", 16)], "worker:1": [("ps:0", 16)]}
     for task in tasks:
         task.send(signal.SIGINT)
     job.expect_exits(130, secs=20)

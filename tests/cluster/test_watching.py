@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
-from harness import START_SECS, free_ports
+from harness import START_SECS, checkpoint_of, free_ports
 
 from ps_train.board import Board
 from ps_train.cluster import TaskId
@@ -111,6 +112,74 @@ def test_a_ps_is_stopped_and_then_dead(make_job):
         assert tasks["ps:1"]["state"] == "no answer" and re.fullmatch(reason, tasks["ps:1"]["remarks"][0])
         assert tasks["ps:0"]["state"] == "serving" and tasks["worker:0"]["state"] == "training"
         assert found["step"] > 0
+
+
+def test_the_tables_are_those_of_traced_steps(make_job):
+    """Watched to its end, from a terminal and from a page; a worker's own traces say what went over the line."""
+    flags = ["--train_steps=3000", "--profile_steps=12", "--log_every_secs=0.2"]
+    job = make_job(2, 2, flags=flags, model="ps_train.builtin_model")
+    ps = job.start_all(["ps:0", "ps:1"])
+    chief, other = job.start("worker:0"), job.start("worker:1", "--status_port=0")
+    url = other.wait_for_line(r"status page: (http://127\.0\.0\.1:\d+/)")[1]
+    hosts = "--ps_hosts=" + ",".join(job.ps_hosts)
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "ps_train", "status", hosts, "--watch=0.5", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        page, deadline = {}, time.monotonic() + START_SECS
+        while len(page.get("transport", ())) < 2:
+            assert time.monotonic() < deadline, page
+            with urllib.request.urlopen(f"{url}status.json", timeout=60) as answer:
+                page = json.load(answer)
+            time.sleep(0.2)
+        job.expect_exits(0)
+        out, err = watching.communicate(timeout=60)
+    finally:
+        watching.kill()
+        watching.wait(10)
+    looks = [json.loads(line) for line in out.splitlines()]
+    steps = [look["step"] for look in looks if look["step"] is not None]
+    assert len(set(steps)) > 2 and steps == sorted(steps)
+    seen = [look for look in looks if look["transport"].keys() == {"worker:0", "worker:1"}][-1]
+    assert (page["placement"], page["transport"]) == (seen["placement"], seen["transport"])
+    is_over = looks[-1]["job_end"] is not None  # it is for a moment only
+    assert (watching.returncode, "The job is gone" in err) == ((0, False) if is_over else (138, True)), err
+    for worker in (chief, other):
+        traced = {name: figures["traffic"] for name, figures in worker.report["profile"]["ps"].items()}
+        assert list(traced) == [line["peer"] for line in seen["transport"][worker.name]]
+        for line in seen["transport"][worker.name]:
+            for figure in ("pull_messages", "pulled_bytes", "push_messages", "pushed_bytes"):
+                assert line[figure] == traced[line["peer"]][figure], (worker.name, line, traced)
+    saved = checkpoint_of(job.train_dir)
+    assert {row["name"] for row in seen["placement"]} <= set(saved)
+    assert sum(row["total_bytes"] for row in seen["placement"]) == sum(
+        value.nbytes for value in saved.values()
+    )
+    assert {row["ps"] for row in seen["placement"]} == {task.name for task in ps}
+
+
+def test_a_watch_is_ended_by_ctrl_c(make_job):
+    """The job goes on; what was seen last counts."""
+    job = make_job(1, 1, flags=FLAGS)
+    ps, chief = job.start_all()
+    chief.wait_for_line(r"step \d\d+/")
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "ps_train", "status", f"--ps_hosts={job.ps_hosts[0]}", "--watch"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        line = ""
+        while not line.startswith("model: step "):
+            line = watching.stdout.readline()
+            assert line, watching.stderr.read()
+        watching.send_signal(signal.SIGINT)
+        out, err = watching.communicate(timeout=30)
+    finally:
+        watching.kill()
+        watching.wait(10)
+    assert (watching.returncode, err) == (0, "")
+    assert ps.status is None and chief.status is None
 
 
 def test_no_ps_answers_and_one_is_not_gone():

@@ -108,6 +108,7 @@ EVERY_SETTING = TrainConfig(
     seed=5,
     profile_steps=12,
     trace_steps="100:105",
+    status_port="localhost:8080",
     report_file="r.json",
     log_dir="logs",
     colocate_ps=True,

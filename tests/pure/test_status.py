@@ -4,12 +4,15 @@ import json
 
 import pytest
 
-from ps_train import board, flags, status
+from ps_train import board, flags, status, tables
 from ps_train.cluster import Cluster, TaskId
 from ps_train.commands.status import make_plan
 from ps_train.errors import UsageError
+from ps_train.sight import Look, Sight
 from ps_train.staleness import Histogram
-from ps_train.status import Sight, as_dict, as_text, summarize, why_unanswered
+from ps_train.status import as_dict
+from ps_train.status_text import as_text, why_unanswered
+from ps_train.tables import PLACEMENT, TRAFFIC, Held, Line
 from ps_train.updates.standing import Standing
 
 SHARES = [["ps:0", 4_000_000, 3], ["ps:1", 12_000_000, 1]]
@@ -30,8 +33,14 @@ def problem(*args, env=None):
 
 def test_whom_it_asks():
     ps = [(TaskId("ps", 0), "p0:1"), (TaskId("ps", 1), "p1:1")]
-    assert config("--ps_hosts=p0:1,p1:1") == (ps, None)
-    assert config("--ps_hosts=p0:1,p1:1", "--worker_hosts=w0:1,w1:1,w2:1", "--job_name=ps") == (ps, CLUSTER)
+    assert config("--ps_hosts=p0:1,p1:1") == (ps, None, None, None)
+    assert config("--ps_hosts=p0:1,p1:1", "--worker_hosts=w0:1,w1:1,w2:1", "--job_name=ps")[:2] == (
+        ps,
+        CLUSTER,
+    )
+    assert config("--ps_hosts=p0:1", "--watch")[2:] == (2.0, None)
+    assert config("--ps_hosts=p0:1", "--watch=0.5", "--status_port=8080")[2:] == (0.5, "8080")
+    assert config("--ps_hosts=p0:1", "--nowatch", "--status_port=").secs is None
     watched = config(env={"TF_CONFIG": TF_CONFIG})
     assert watched.ps == ps[:1] and [str(task) for task in watched.cluster.training_tasks] == [
         "chief:0",
@@ -55,12 +64,28 @@ def test_wrong_flags():
     assert problem("--worker_hosts=w:1").startswith("The cluster has no ps. ")
     assert "name different ps tasks" in problem("--ps_hosts=q:1", env={"TF_CONFIG": TF_CONFIG})
     assert "is no task of the job" in problem("--ps_hosts=p:1", "--cluster_resolver=slurm")
-    with pytest.raises(UsageError, match="--json is a flag of the command status"):
-        flags.parse(["--json"])
+    for port in ("80a", "-1", "70000", "host:", "a b:1", "[::1]"):
+        assert problem("--ps_hosts=p:1", f"--status_port={port}") == (
+            f"--status_port={port} is no place to listen. Expected a port such as 8080, 0 for a free one, or host:port."
+        )
+    for name in ("json", "watch"):
+        with pytest.raises(UsageError, match=f"--{name} is a flag of the command status"):
+            flags.parse([f"--{name}"])
+    for secs, why in (
+        ("0", "is not a time to wait"),
+        ("inf", "is not a time to wait"),
+        ("x", "is not a number"),
+    ):
+        with pytest.raises(UsageError, match=f"^--watch={secs} {why}"):
+            flags.parse(["status", f"--watch={secs}"])
 
 
 def record(key, beat, **fields):
     return {"key": key, "beat": beat, "host": "vm", "pid": 7, **fields}
+
+
+def summarize(sights, given=None, texts=None):
+    return status.summarize(Look(list(sights), texts or {}), given)
 
 
 def worker(name, beat, **fields):
@@ -240,3 +265,60 @@ def test_json():
         "owes its gradient for step 313",
     ]
     assert set(late) == set(status.TaskStatus._fields)
+
+
+HELD = [Held("ps:0", f"layer_{n}/kernel", (10, n), "float32", 40 * n, 2, 80 * n) for n in range(1, 13)]
+HELD.append(Held("ps:1", "table", (500, 8), "float32", 16_000, part=(500, 0), whole=(1000, 8)))
+LINES = [
+    Line("ps:0", 2, 3_120, 1, 3_120, 0, ("float32",), ("fused",)),
+    Line("ps:1", 1, 1_600, 3, 8, 2, ("float32", "int32"), ()),
+]
+
+
+def with_tables(*workers):
+    """Texts as the boards have them; the chief has the placement."""
+    texts = {("worker:0", PLACEMENT): tables.as_text(HELD)}
+    return texts | {(name, TRAFFIC): tables.as_text(lines) for name, lines in workers}
+
+
+def test_tables_of_variables_and_messages():
+    """The largest first, the rest as a number; workers that send the same have one row."""
+    texts = with_tables(("worker:0", LINES), ("worker:1", LINES), ("worker:2", LINES[:1]))
+    seen = summarize([sight()], texts=texts)
+    assert as_text(seen).splitlines()[-15:] == [
+        "on    variable         shape   rows     type      size  with slots",
+        "ps:1  table            1000x8  500-999  float32  16 kB       16 kB",
+        "ps:0  layer_12/kernel  10x12            float32  480 B     1.44 kB",
+        "ps:0  layer_11/kernel  10x11            float32  440 B     1.32 kB",
+        "ps:0  layer_10/kernel  10x10            float32  400 B      1.2 kB",
+        "ps:0  layer_9/kernel   10x9             float32  360 B     1.08 kB",
+        "ps:0  layer_8/kernel   10x8             float32  320 B       960 B",
+        "ps:0  layer_7/kernel   10x7             float32  280 B       840 B",
+        "ps:0  layer_6/kernel   10x6             float32  240 B       720 B",
+        "ps:0  layer_5/kernel   10x5             float32  200 B       600 B",
+        "ps:0  layer_4/kernel   10x4             float32  160 B       480 B",
+        "and 3 smaller ones, 720 B",
+        "a step's line      pulls  bytes pulled  pushes  bytes pushed  type            how",
+        "ps:0 - worker:0-2      2       3.12 kB       1       3.12 kB  float32         fused",
+        "ps:1 - worker:0-1      1        1.6 kB       3           8 B  float32, int32  and 2 messages as large as the batch has it",
+    ]
+    found = json.loads(json.dumps(as_dict(seen)))
+    assert len(found["placement"]) == 13 and sum(row["total_bytes"] for row in found["placement"]) == 25_360
+    assert found["placement"][-1]["part"] == [500, 0] and found["placement"][0]["shape"] == [10, 1]
+    assert found["transport"]["worker:1"][1]["pushed_bytes"] == 8 and found["transport"]["worker:2"][1:] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '[["ps:0"]]', '{"a": 1}', '[["a", "b", 1, 2, 3, 4, 5, 6, 7, 8]]', "null"]
+)
+def test_tables_that_are_none(text):
+    """Whoever reaches a board may write there."""
+    texts = {("worker:0", PLACEMENT): text, ("worker:0", TRAFFIC): text}
+    seen = summarize([sight()], texts=texts)
+    assert seen.placement == () and seen.transport == {"worker:0": ()}
+    assert "variable" not in as_text(seen).replace("variables", "").replace("1 variable;", "")
+
+
+def test_rows_survive_the_way_over_the_board():
+    assert tables.read_placement(tables.as_text(HELD)) == tuple(HELD)
+    assert tables.read_traffic(tables.as_text(LINES)) == tuple(LINES)
