@@ -11,16 +11,20 @@ update, which is the chief's and no part of a worker's step, is not.
 """
 
 import collections
+import functools
+import operator
 from typing import Any, NamedTuple
 
 from ps_train.choices import BUCKET_BYTES
 from ps_train.compat import tf
 from ps_train.step_trace import SCALAR_BYTES
 from ps_train.tables import OTHER_WORKERS, Line
-from ps_train.transport import ancestors, num_bytes, task_of
+from ps_train.transport import ancestors, num_bytes, predecessors, task_of
 
 FUSED, PACKED = "ps_train/fused/", "ps_train/pack_"
-MAX_COMPARED = 8
+MAX_COMPARED = (
+    8  # ops that one waits for; an optimizer's update waits for all, and nothing is to be gained there
+)
 _PASSING = ("Cast", "Identity")
 
 
@@ -101,7 +105,7 @@ class _Homes:
 def _messages(fetches, worker):
     """All that goes between tasks when these are run."""
     ops, homes = ancestors(fetches), _Homes(worker)
-    waits = _Waits(homes)
+    waits = _Waits(homes, ops)
     uses: dict[Any, set] = collections.defaultdict(set)  # op -> devices where it is taken
     for op in ops:
         for tensor in op.inputs:
@@ -118,7 +122,7 @@ def _messages(fetches, worker):
             key = others[0] if len(others) == 1 else (op, *others)  # several are joined there
             takers[key, device].append((others[0], op))
     for fetch in fetches:
-        if not isinstance(fetch, tf.Operation) and homes.task(fetch.op) != worker:
+        if isinstance(fetch, tf.Tensor) and homes.task(fetch.op) != worker:
             takers[fetch.ref(), "fetched"].append(None)
     for (key, device), ops_there in takers.items():
         target = worker if device == "fetched" else device.partition("/device:")[0]
@@ -132,9 +136,15 @@ def _messages(fetches, worker):
 class _Waits:
     """What an op waits for on other tasks, without what TensorFlow leaves out, as something else implies it."""
 
-    def __init__(self, homes):
+    def __init__(self, homes, ops):
         self._homes = homes
-        self._ancestors: dict[Any, set] = {}
+        compared = {before for op in ops if _is_compared(op) for before in op.control_inputs}
+        for op in list(compared):
+            while op.type == "NoOp" and len(op.control_inputs) == 1:
+                op = op.control_inputs[0]
+                compared.add(op)
+        self._bits = {op: 1 << number for number, op in enumerate(compared)}
+        self._masks = _ancestors_among(self._bits, ops)
         self._awaited: dict[Any, list] = {}
 
     def of(self, op):
@@ -154,8 +164,9 @@ class _Waits:
         if op not in self._awaited:
             self._awaited[op] = []  # of a loop
             found = list(dict.fromkeys(map(self._behind, op.control_inputs)))
-            if 1 < len(found) <= MAX_COMPARED:
-                found = [one for one in found if not any(one in self._before(other) for other in found)]
+            if _is_compared(op):
+                before = functools.reduce(operator.or_, (self._masks[one] for one in found), 0)
+                found = [one for one in found if not before & self._bits[one]]
             self._awaited[op] = found
         return self._awaited[op]
 
@@ -165,10 +176,29 @@ class _Waits:
     def _behind(self, op):
         return self._awaited_by(op)[0] if self._is_passed(op) else op
 
-    def _before(self, op):
-        if op not in self._ancestors:
-            self._ancestors[op] = set(ancestors([op])) - {op}
-        return self._ancestors[op]
+
+def _is_compared(op):
+    return 1 < len(op.control_inputs) <= MAX_COMPARED
+
+
+def _ancestors_among(bits, ops):
+    """Op -> the bits of all that it comes after; each op is looked at once. Of a loop's ops, some may be missing."""
+    masks: dict[Any, int] = {}
+    begun = set()
+    for last in ops:
+        pending = [last]
+        while pending:
+            op = pending[-1]
+            if op not in begun:
+                begun.add(op)
+                pending += [before for before in predecessors(op) if before not in begun]
+                continue
+            pending.pop()
+            if op not in masks:
+                masks[op] = 0
+                for before in predecessors(op):
+                    masks[op] |= masks.get(before, 0) | bits.get(before, 0)
+    return masks
 
 
 def _size(tensor):

@@ -152,3 +152,20 @@ def test_a_ring_sends_its_pieces(num_workers):
     )
     rows = placement.held(cluster, ops.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
     assert {row.name: row.num_bytes for row in rows} == {"global_step": 8, "weights": 40_000, "biases": 40}
+
+
+def test_a_loop_and_a_condition_of_the_first_kind():
+    """Whose ops go in a circle; the variable is read there, once for the loop's invariant and once for the branch."""
+    context = task_context.TaskContext(TaskId("worker", 0), Cluster.from_hosts("p0:1", "w0:1"))
+    with tf1.Graph().as_default() as graph, placement.scope(context):
+        tf1.disable_control_flow_v2()
+        try:
+            weights = tf1.get_variable("weights", [100])
+            looped = tf1.while_loop(
+                lambda i, x: i < 3, lambda i, x: (i + 1, x + weights), [0, tf.zeros([100])]
+            )[1]
+            chosen = tf1.cond(looped[0] > 0, lambda: weights + 1.0, lambda: looped)
+        finally:
+            tf1.enable_control_flow_v2()
+        (line,) = traffic(graph, [(1, [tf.reduce_sum(chosen)])], context, Setting(0))
+    assert line.pull_messages >= 2 and line.pulled_bytes >= 800
