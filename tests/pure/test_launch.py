@@ -304,3 +304,13 @@ def test_a_ps_that_does_not_end_after_the_last_worker_is_a_failure_as_in_a_local
     told = capsys.readouterr()
     assert "ps:0 failed (status 1): did not end within 0.2 s after the last worker\n" in told.err
     assert "Done" not in told.out
+
+
+def test_the_launcher_serves_the_page_and_no_task():
+    made = plan("--hosts=a:2,b", "--status_port=0")
+    job = launch.make_job(made, range(2222, 3000))
+    assert made.config.status_port == "0" and len(job.tasks) == 3
+    assert not any("status_port" in word for wanted in job.tasks for word in wanted.argv)
+    assert not any("status_port" in word for word in launch._evaluation(made, job).tasks[0].argv)
+    cluster = launch._cluster(made, launch._addresses(made, range(2222, 3000)))
+    assert [cluster.address(task) for task in cluster.ps_tasks] == ["a:2222"]
