@@ -226,6 +226,8 @@ class SessionCreator(tf1.train.SessionCreator):
             with self._telling("tables and the input to be initialized"):
                 session.run(self._local_init_op)
                 session.run(self._input_init_op)
+                if self._runtime.recorder is not None:
+                    self._runtime.recorder.begin_session(session)
                 if self.first_pull is not None:
                     session.run(self.first_pull)
         except BaseException:
@@ -368,6 +370,8 @@ class SessionCreator(tf1.train.SessionCreator):
                 session.run(op)
         for optimizer in self._optimizers:
             optimizer.reset(session, self._members())
+        if runtime.recorder is not None:
+            runtime.recorder.note_model(session, checkpoint)
         if runtime.monitor.ps_runs() != runs:
             raise tf.errors.AbortedError(None, None, "a ps was restarted while the model was brought up")
         self._model_link.board.write_text("model", self._fingerprint)

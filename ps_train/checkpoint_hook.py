@@ -41,6 +41,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
       granting: makes a context for each save that gives it the time that it needs.
       optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
       end_secs: how long to try for the last checkpoint while the directory cannot be written; called at the end.
+      on_saved: called with the session and the path of each one, or None.
 
     While the directory cannot be written (disk full, gone, read-only) training goes on: the model lives on the ps tasks.
     """
@@ -56,6 +57,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         optimizers=(),
         granting=contextlib.nullcontext,
         end_secs=lambda: 0.0,
+        on_saved=None,
         clock=time.monotonic,
     ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
@@ -67,6 +69,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._optimizers, self._granting, self._end_secs = optimizers, granting, end_secs
+        self._on_saved = on_saved
         self._saved_step = self._saved_at = None
         self._has_ended = False
 
@@ -184,6 +187,8 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._saved_step, self._saved_at = step, self._clock()
         self._report.checkpoint = path
         self._known.add(path)
+        if self._on_saved is not None:
+            self._on_saved(session, path)
 
     def _claim_directory(self):
         """Locks the directory until the end, and tidies it; warns if another process of this host has locked it."""

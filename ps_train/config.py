@@ -135,6 +135,8 @@ class TrainConfig:
     """Each worker's process holds a part of the variables; there are no ps tasks of their own."""
     private_network: bool = False
     """Local cluster: the tasks run in a network namespace of their own, so that nobody else reaches them."""
+    record: str | None = None
+    """Async: directory in which each task writes down what a replay needs."""
     log_every_secs: float = 10.0
     """Seconds between progress lines."""
     evaluate: bool | None = None

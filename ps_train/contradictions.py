@@ -32,6 +32,9 @@ _NOT_WITH_ALLREDUCE = (
     "colocate_ps", "first_ps_bytes", "replicas_to_aggregate", "on_worker_loss", "partition", "wire_dtype", "prefetch", "topk",
     "accumulate_steps", "local_steps", "autotune", "profile_steps", "trace_steps",
 )  # fmt: skip
+_NOT_WITH_RECORD = (
+    "colocate_ps", "prefetch", "accumulate_steps", "local_steps", "max_lead", "autotune", "towers", "profile_steps", "trace_steps",
+)  # fmt: skip
 
 
 def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
@@ -49,8 +52,10 @@ def find_problems(config: Any, num_workers: int | None = None) -> list[str]:
         found += _profile_problems(config)
     if config.trace_steps is not None:
         found += _trace_problems(config)
+    if config.record:
+        found += _record_problems(config)
     found += _choice_problems(config) + _page_problems(config)
-    for name in ("train_dir", "log_dir", "report_file"):
+    for name in ("train_dir", "log_dir", "report_file", "record"):
         found += _not_a_path(name, getattr(config, name))
     found += _not_a_checkpoint_directory(config.train_dir)
     return found + _aggregation_problems(config, num_workers)
@@ -208,6 +213,25 @@ def _profile_problems(config: Any) -> list[str]:
                 f"--{name}={count} makes {count} runs of the graph a step, of which --profile_steps (or bench) traces one. "
                 f"Leave out one of the two: without --{name} it tells where a batch's time goes."
             )
+    return found
+
+
+def _record_problems(config: Any) -> list[str]:
+    if config.update != "async":
+        return [
+            f"--record is for --update=async: a run in {config.update} with a --seed does not depend on timing. Leave it out."
+        ]
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    found = [
+        f"--record does not know --{name}: replay re-applies steps of one batch each, which pull when they begin. Leave out one "
+        "of the two."
+        for name in _NOT_WITH_RECORD
+        if getattr(config, name) != defaults[name]
+    ]
+    if config.input == "workqueue":
+        found.append(
+            "--record does not know --input=workqueue, where timing decides who reads what. Leave out one of the two."
+        )
     return found
 
 

@@ -34,6 +34,7 @@ def describe(variables, context, layout=None, constants=None):
         "--local_steps": context.local_steps,
         "--partition": context.partition,
         "--first_ps_bytes": context.first_ps_bytes,
+        "--record": context.record is not None,
     }
     return json.dumps(
         {"rule": rule, "flags": flags, "variables": described, "layout": digest, "constants": constants or {}}

@@ -163,6 +163,8 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("eval_steps", int, "batches per evaluation [until the data is used up]"),
         _field("eval_checkpoints", EVAL_CHECKPOINTS, "eval, --evaluate: the newest, or all, oldest first"),
         _field("report_file", str, "JSON that this task writes at its end"),
+        _field("record", str, "async: directory in which each task writes what the command replay needs"),
+        FlagSpec("until", int, None, "replay: the global step at which it ends [the end of the record]"),
         _field("log_every_secs", float, "seconds between progress lines"),
         _field("debug", bool, "show the traceback of an error in the model"),
     ),
@@ -180,7 +182,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         FlagSpec("grid", list, None, "flag=value,value flag=value,value: the points are all combinations"),
         FlagSpec("seeds", int, None, "runs of each point, with --seed and those after it [3, from 1]"),
         FlagSpec("evaluations", int, None, "of each run, as it goes; 1: at its end alone [10]"),
-        FlagSpec("out", str, None, "directory of runs, tables, plots and report.html; a second call goes on"),
+        FlagSpec(
+            "out", str, None, "directory of runs, tables, plots and report.html; replay: of its checkpoint"
+        ),
     ),
     "Bounds of every wait, in seconds": (
         _field("startup_timeout_secs", float, "for the other tasks to come up"),
@@ -193,7 +197,9 @@ GROUPS: dict[str, tuple[FlagSpec, ...]] = {
         _field("trace_steps", str, "global steps FIRST:LAST, both included: one trace of all tasks [none]"),
         FlagSpec("summary", bool, False, "trace: each step's time by parts, and its critical path"),
         FlagSpec("bench_secs", float, None, "bench: seconds of training that are measured [15]"),
-        FlagSpec("json", bool, False, "status, bench, doctor, plan, trace: print JSON in place of the table"),
+        FlagSpec(
+            "json", bool, False, "status, bench, doctor, plan, trace, replay: JSON in place of the table"
+        ),
         FlagSpec("watch", Seconds, None, "status: look again every so many seconds, 2 if not given"),
         _field(
             "status_port",
@@ -246,10 +252,12 @@ OF_SOME_COMMANDS = {
     "kill": ("chaos",),
     "term": ("chaos",),
     "stop": ("chaos",),
-    **dict.fromkeys(("grid", "seeds", "evaluations", "out"), ("experiment",)),
+    **dict.fromkeys(("grid", "seeds", "evaluations"), ("experiment",)),
+    "out": ("experiment", "replay"),
+    "until": ("replay",),
     "bench_secs": ("bench",),
     "summary": ("trace",),
-    "json": ("status", "bench", "doctor", "plan", "trace"),
+    "json": ("status", "bench", "doctor", "plan", "trace", "replay"),
     "watch": ("status",),
     **dict.fromkeys(
         (

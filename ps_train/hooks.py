@@ -41,12 +41,13 @@ class StepHook(tf1.train.SessionRunHook):
       log_every_secs: between progress lines.
       clock: seconds, for tests.
       common_end: CommonEnd, where no task may stop by itself.
+      note: called with the figures of each step, or None.
       pulls_ahead: async: how many steps before its own a step's variables are pulled, for the staleness; None: it is not counted.
     """
 
     def __init__(
         self, report, monitor, guard, global_step, fetches=None, train_steps=None, log_every_secs=10.0,
-        clock=time.monotonic, pulls_ahead=None, common_end=None,
+        clock=time.monotonic, pulls_ahead=None, common_end=None, note=None,
     ):  # fmt: skip
         self._report, self._monitor, self._guard = report, monitor, guard
         self._variable, self._train_steps = global_step, train_steps
@@ -58,7 +59,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._rate = RateMeter(clock)
         self._started = None
         self.is_reached = self.is_last = False
-        self._common_end = common_end
+        self._common_end, self._note = common_end, note
         self._asked = ""
         self._loss: Any = None  # of the last step
         self._curve = Curve()
@@ -119,6 +120,8 @@ class StepHook(tf1.train.SessionRunHook):
         self._raise_failure()
         if self._common_end is not None:
             self._common_end.note(values)
+        if self._note is not None:
+            self._note(values)
         report = self._report
         step = int(values["global_step"])
         self.step = report.global_step = step

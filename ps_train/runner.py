@@ -9,16 +9,13 @@
 """
 
 import contextlib
-import dataclasses
 import socket
 import time
 import traceback
-from typing import Any
 
-from ps_train import checkpoints, logs
+from ps_train import checkpoints, logs, recorded
 from ps_train.addresses import split_address
 from ps_train.config import BUILTIN_MODEL
-from ps_train.devices import DeviceOptions
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, JobOverError, PeerLostError, PsTrainError, StoppedError
 from ps_train.logs import log
 from ps_train.reports import Report
@@ -80,27 +77,15 @@ def _run_member(task, cluster, config, report):
     if finished and not (report.is_chief and _is_a_ps_up(cluster)):
         report.note_finished(finished, config.train_steps, checkpoints.checkpoint_step(finished))
         return
-    from ps_train.placement import first_ps_limit
+    if config.record and task.job == "ps":
+        recorded.prepare(recorded.order_path(config.record, task.index))
     from ps_train.session import Timeouts
-    from ps_train.startup import start_task
-    from ps_train.task_context import TaskContext
+    from ps_train.startup import make_context, start_task
 
     timeouts = Timeouts(
         config.startup_timeout_secs, config.peer_timeout_secs, config.shutdown_timeout_secs, config.stall_secs
     )
-    names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster", "devices"}
-    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(DeviceOptions)}
-    settings |= {
-        "devices": DeviceOptions(**options),
-        "pack_bytes": config.pack_limit,
-        "fuse_bytes": config.fuse_limit,
-        "first_ps_bytes": first_ps_limit(config.first_ps_bytes, cluster),
-    }
-    if config.update == "allreduce":  # whose gradients are joined, and whose variables stay as they are
-        settings |= {"pack_bytes": max(config.pack_limit, config.fuse_limit), "fuse_bytes": 0}
-    context = TaskContext(task, cluster, **settings)
-    runtime = start_task(context, report, timeouts, config.report_file)
+    runtime = start_task(make_context(task, cluster, config), report, timeouts, config.report_file)
     try:
         with serving(config.status_port, cluster, log.info, log.warning):
             _run_role(runtime, config)

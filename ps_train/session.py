@@ -29,6 +29,7 @@ from ps_train.hooked_steps import FeedlessHook
 from ps_train.liveness import awake_clock
 from ps_train.logs import log
 from ps_train.piece_queue import QUEUES, PiecesHook
+from ps_train.recorder import RecordHook
 from ps_train.stall_watch import StallWatch
 from ps_train.summary_hook import SummaryHook
 from ps_train.transport_hook import TransportHook
@@ -77,6 +78,7 @@ class TaskRuntime:
     shard: Any = None  # the TaskRuntime of the ps in this process, if there is one
     # The chief's: whether these ps tasks hold nothing of the model.
     is_vacant: Callable[[Any], bool] = lambda names: False
+    recorder: Any = None  # Recorder of a task with --record
     has_joined: bool = False  # all-reduce: this process is one of those that the collectives go on with
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
     short_line_due: Any = None  # Throttle of the lines on that
@@ -206,6 +208,8 @@ def make(
     ordered.append(
         TransportHook(runs, runtime.context, creator, step_runner, publish=_publish_traffic(runtime.monitor))
     )
+    if runtime.recorder is not None:
+        ordered.append(RecordHook(runtime.recorder, step, creator))
     return tf1.train.MonitoredSession(session_creator=creator, hooks=ordered, stop_grace_period_secs=10)
 
 
@@ -279,6 +283,7 @@ def _final_hooks(runtime, creator, optimizers, saving, rosters):
                 optimizers,
                 granting=lambda: runtime.guard.granting(timeouts.shutdown_timeout_secs),
                 end_secs=lambda: 0.0 if runtime.guard.should_stop else timeouts.shutdown_timeout_secs,
+                on_saved=runtime.recorder and runtime.recorder.note_saved,
             )
         )
         runtime.rescue = lambda: savers[0].rescue(

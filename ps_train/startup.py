@@ -7,20 +7,40 @@ runtime.guard.finish()
 
 import dataclasses
 import threading
+from typing import Any
 
 from ps_train import net, server, session, task_context, worker
 from ps_train.addresses import is_loopback, split_address
 from ps_train.board import Board
 from ps_train.cluster import SERVING
+from ps_train.devices import DeviceOptions
 from ps_train.ending import save_if_possible
 from ps_train.guard import Guard
 from ps_train.liveness import Monitor
 from ps_train.logs import log
+from ps_train.placement import first_ps_limit
 from ps_train.reports import Report
+from ps_train.task_context import TaskContext
 from ps_train.updates.allreduce import leader_device
 
 RESCUE_SECS = 3.0
 OPEN = "whoever reaches this port can run any program here"
+
+
+def make_context(task, cluster, config):
+    """The TaskContext of a task of a cluster, by a TrainConfig."""
+    names = {field.name for field in dataclasses.fields(TaskContext)} - {"task", "cluster", "devices"}
+    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(DeviceOptions)}
+    settings |= {
+        "devices": DeviceOptions(**options),
+        "pack_bytes": config.pack_limit,
+        "fuse_bytes": config.fuse_limit,
+        "first_ps_bytes": first_ps_limit(config.first_ps_bytes, cluster),
+    }
+    if config.update == "allreduce":  # whose gradients are joined, and whose variables stay as they are
+        settings |= {"pack_bytes": max(config.pack_limit, config.fuse_limit), "fuse_bytes": 0}
+    return TaskContext(task, cluster, **settings)
 
 
 def start_task(context, report, timeouts=None, report_file=None, handle_signals=True, config=None):

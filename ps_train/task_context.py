@@ -40,6 +40,7 @@ class TaskContext:
       autotune: whether other ways for tensors to travel are tried, too; see `autotune`.
       tune_process: whether the process is set up for training; see `server.start_server`.
       input: 'shard' or 'workqueue': how workers divide the data; see `work`.
+      record: async: where the order of pulls and pushes is written, or None; see `recorded`.
       devices: those of the task's server; see `server`.
     """
 
@@ -67,6 +68,7 @@ class TaskContext:
     autotune: bool = False
     tune_process: bool = True
     input: str = "shard"
+    record: str | None = None
     devices: DeviceOptions = DeviceOptions()
 
     @property

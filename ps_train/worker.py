@@ -11,13 +11,16 @@ The end of a worker, in order of preference:
 """
 
 import contextlib
+import dataclasses
 import functools
+import random
 import time
 from typing import Any
 
 from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
 from ps_train.bring_up import NO_WAY_ON, is_model_whole, note_who_left
+from ps_train.choices import MAX_SEED
 from ps_train.cluster import AT_TARGET, ENDED, SERVING, UP, TaskId
 from ps_train.common_end import CommonEnd
 from ps_train.compat import tf, tf1
@@ -32,6 +35,7 @@ from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.quorum import num_needed
+from ps_train.recorder import Recorder, number_steps
 from ps_train.tracer import StepTracer, TracingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.allreduce import AGREEMENTS, is_collective
@@ -61,13 +65,16 @@ def run(runtime, config, model):
       PsTrainError: how it ended, if not at the target or the end of the data.
     """
     context, report = runtime.context, runtime.report
+    if context.record and config.seed is None:
+        config = dataclasses.replace(config, seed=random.SystemRandom().randrange(MAX_SEED))
+        log.info("--record: no --seed is given; this worker takes %d", config.seed)
     ops = graph.build_train(context, config, model)
     runtime.graph = ops.graph
     waited_at = [*ops.sync_optimizers, *ops.graph.get_collection(LEADS)]
     runtime.guard.release = make_release(runtime, waited_at)
-    fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
-    with ops.graph.as_default():
-        fetches |= drop_fetches(context, ops.sync_optimizers)
+    fetches = make_fetches(context, ops)
+    if context.record:
+        runtime.recorder = Recorder(context, config, model)
     agreements = ops.graph.get_collection(AGREEMENTS)
     common_end = CommonEnd(agreements[0]) if agreements else None
     fetches |= common_end.fetches if common_end else {}
@@ -81,6 +88,7 @@ def run(runtime, config, model):
         config.log_every_secs,
         pulls_ahead=int(context.prefetch) if context.update == "async" else None,
         common_end=common_end,
+        note=runtime.recorder and runtime.recorder.note,
     )
     if context.is_all_reduced:
         runtime.guard.release = lambda: (
@@ -284,6 +292,16 @@ def _last_word(record, is_lender):
     if record.get("step") is None:
         return "had not made a step yet when last seen"
     return f"last seen at global step {record['step']}"
+
+
+def make_fetches(context, ops):
+    """What a step fetches besides the op that is it, by names that `StepHook` knows."""
+    fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
+    with ops.graph.as_default():
+        fetches |= drop_fetches(context, ops.sync_optimizers)
+        if context.record:
+            fetches["recorded"] = number_steps(context)
+    return fetches
 
 
 def drop_fetches(context, optimizers):

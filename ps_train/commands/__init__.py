@@ -19,6 +19,7 @@ COMMANDS = {
     "status": "show how a running job is: tasks, steps, rates, who is late; needs --ps_hosts or TF_CONFIG",
     "bench": "measure a model on a local cluster: where the time of a step goes, and what would help",
     "plan": "simulate a job on other numbers of ps and workers, links and schemes; needs figures of a step",
+    "replay": "re-apply a run that was recorded by --record in one process, and compare; needs --record",
     "experiment": "train on a --grid of settings, several seeds each, and report what differs; needs --out",
     "chaos": "rehearse failures: kill and stop tasks of a local cluster, and judge the outcome",
     "trace": "say what is in a file of --trace_steps, as trace FILE; with --summary the critical path",

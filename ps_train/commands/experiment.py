@@ -35,7 +35,7 @@ from ps_train.wording import counted, did_you_mean, shown
 NUM_SEEDS = 3
 NUM_EVALUATIONS = 10
 FIRST_SEED = 1
-_OF_A_RUN = ("train_dir", "report_file", "log_dir")
+_OF_A_RUN = ("train_dir", "report_file", "log_dir", "record")
 _AXES = {field.name for field in dataclasses.fields(TrainConfig)} - {*_OF_A_RUN, "seed"} | {
     "num_ps",
     "num_workers",

@@ -85,7 +85,9 @@ def send_gradients(grads_and_vars, loss, context):
     Returns:
       list of Parcel. What travels as it is is still on the worker: TensorFlow sends it to whoever takes it.
     """
-    checked = check_gradients(grads_and_vars, loss, context.on_nan)
+    # With --record a step is pushed to every ps or to none, as it has a line of its own in a record or has not.
+    policy = "skip" if context.record and context.on_nan == "stop" else context.on_nan
+    checked = check_gradients(grads_and_vars, loss, policy)
     max_bytes = max(context.pack_bytes, context.fuse_bytes)
     parcels = make_parcels(checked, max_bytes, context.bucket_bytes, context.worker_device)
     if context.accumulate_steps > 1:

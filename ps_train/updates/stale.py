@@ -51,6 +51,7 @@ class StalenessGate:
       staleness: int64 scalar, of this step's gradient, dropped or not; `StepHook.staleness` has it of each step that counts.
       granted: int64 scalar: the staleness, or DROPPED.
       rate: float32 scalar, 1 over the staleness, and 1 for a fresh one.
+      gate: Gate that is shut for what is too old; with no `max_staleness` nothing hangs on it.
     """
 
     def __init__(self, global_step, context, arrived):
@@ -69,7 +70,7 @@ class StalenessGate:
         with tf1.device(self._device):
             self.staleness, self.fresh = self._decide(global_step, begun, [all_there])
             self.granted = tf.where(self.fresh, self.staleness, tf.constant(DROPPED, tf.int64))
-            self._gate = Gate(self.fresh, self._device)
+            self.gate = Gate(self.fresh, self._device)
             self.rate = 1.0 / tf.cast(tf.maximum(self.staleness, 1), tf.float32)
         tf1.add_to_collection(GATES, self)
 
@@ -88,11 +89,11 @@ class StalenessGate:
 
     def let_pass(self, parcel):
         """A Parcel that has arrived as it is to be applied; see `gate`."""
-        return parcel if self._max is None else self._gate.let_pass(parcel)
+        return parcel if self._max is None else self.gate.let_pass(parcel)
 
     def finish(self, applied):
         """An op that is done when the gradients are applied, or dropped."""
-        return applied if self._max is None else self._gate.finish(applied)
+        return applied if self._max is None else self.gate.finish(applied)
 
 
 class _Beginning:

@@ -88,7 +88,7 @@ def test_flags_of_other_commands():
         ),
         (
             ["--json"],
-            "--json is a flag of the command status or bench or doctor or plan or trace. Write python -m ps_train status, or leave it out.",
+            "--json is a flag of the command status or bench or doctor or plan or trace or replay. Write python -m ps_train status, or leave it out.",
         ),
     ]:
         with pytest.raises(UsageError) as caught:

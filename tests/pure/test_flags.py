@@ -113,6 +113,7 @@ EVERY_SETTING = TrainConfig(
     log_dir="logs",
     colocate_ps=True,
     private_network=True,
+    record="record",
     log_every_secs=0.5,
     evaluate=False,
     eval_steps=4,
@@ -311,7 +312,7 @@ def test_version(capsys):
     [
         (
             ["evl"],
-            "Unknown command 'evl'. Did you mean eval? Expected one of train, launch, eval, status, bench, plan, experiment, chaos, trace, doctor, manifest, or none for train.",
+            "Unknown command 'evl'. Did you mean eval? Expected one of train, launch, eval, status, bench, plan, replay, experiment, chaos, trace, doctor, manifest, or none for train.",
         ),
         (["model=lr.py"], "'model=lr.py' has no dashes. To set that flag, write --model=lr.py."),
         (
@@ -325,7 +326,7 @@ def test_version(capsys):
         ),
         (
             ["zzz"],
-            "Unknown command 'zzz'. Expected one of train, launch, eval, status, bench, plan, experiment, chaos, trace, doctor, manifest, or none for train.",
+            "Unknown command 'zzz'. Expected one of train, launch, eval, status, bench, plan, replay, experiment, chaos, trace, doctor, manifest, or none for train.",
         ),
         (
             ["train", "x"],

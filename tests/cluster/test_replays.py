@@ -1,0 +1,83 @@
+"""A real job's record, replayed in this process: to the bit, and not so once it is another one."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from harness import checkpoint_of
+
+from ps_train import __main__, task_context
+from ps_train.recorded import StepEvent, read
+
+pytestmark = pytest.mark.cluster
+
+
+def replay(directory, tmp_path, *flags):
+    """(exit status, report) of the command."""
+    path = tmp_path / "replay.json"
+    status = __main__.main(["replay", f"--record={directory}", f"--report_file={path}", *flags])
+    return status, json.loads(path.read_text())
+
+
+def test_a_job_with_a_killed_worker_is_replayed_to_the_bit(make_job, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(task_context, "_current", [])
+    directory = tmp_path / "record"
+    flags = [
+        f"--record={directory}",
+        "--train_steps=600",
+        "--save_checkpoint_steps=150",
+        "--log_every_secs=0.2",
+        "--seed=4",
+    ]
+    job = make_job(num_ps=2, num_workers=2, model="noisy.py", flags=flags)
+    *_, chief, other = job.start_all()
+    other.wait_for_line(r"step \d+/600")
+    other.kill()
+    again = job.start("worker:1")
+    job.expect_exits(0, [job.tasks[0], job.tasks[1], chief, again])
+    status, found = replay(directory, tmp_path, f"--out={tmp_path / 'out'}")
+    shown = capsys.readouterr().out
+    assert status == 0, shown
+    last = chief.report["global_step"]
+    assert found["global_step"] == found["pushes"] == last >= 600, shown
+    assert f"losses: all {found['losses_compared']} equal bit for bit" in shown
+    assert last - 1 <= found["losses_compared"] == found["losses_equal"] <= last, (
+        "one may not have been noted"
+    )
+    assert found["checkpoints"][-1] == {
+        "path": chief.report["checkpoint"],
+        "variable": None,
+        "difference": 0.0,
+    }
+    assert len(found["checkpoints"]) >= 3 and all(one["difference"] == 0 for one in found["checkpoints"])
+    np.testing.assert_equal(checkpoint_of(tmp_path / "out"), checkpoint_of(job.train_dir))
+    assert {row["session"] for row in found["order"] if row["worker"] == 1} <= {0, 1}
+
+    swap_two_pushes(directory)
+    status, found = replay(directory, tmp_path)
+    assert status == 1 and "recorded" in found["first_difference"], found["first_difference"]
+    assert found["checkpoints"][-1]["difference"] > 0
+
+
+def swap_two_pushes(directory):
+    """Of two workers, on one ps, both of which had pulled before either pushed: what is recorded could have been so."""
+    record = read(str(directory))
+    section, ps = min(record.push_sections.items())
+    events = record.orders[ps]
+    pushes = [
+        n for n, event in enumerate(events) if isinstance(event, StepEvent) and event.section == section
+    ]
+    for first, second in itertools.pairwise(pushes):
+        pulled = [
+            n
+            for n in range(first)
+            if isinstance(events[n], StepEvent) and events[n].step == events[second].step
+        ]
+        if pulled and events[first].worker != events[second].worker:
+            path = directory / f"ps{ps}.order"
+            lines = path.read_text().splitlines(keepends=True)
+            lines[first], lines[second] = lines[second], lines[first]
+            path.write_text("".join(lines))
+            return
+    raise AssertionError("no push was stale")
