@@ -169,6 +169,11 @@ def _apart(definition, found):
     made = tf1.GraphDef()
     made.CopyFrom(definition)
     keys = {op.name: key for key, ops in found.pieces.items() for op in ops}
+    fed = {}
+    taken = {tensor.name: tensor for key in found.pieces for tensor in found.inputs(key)}
+    for key in found.pieces:
+        for tensor in found.inputs(key):
+            fed[key, tensor.name.removesuffix(":0")] = _fed(tensor.name).removesuffix(":0")
     for node in made.node:
         device = tf.DeviceSpec.from_string(node.device)
         is_on_ps = device.job == "ps"
@@ -179,11 +184,21 @@ def _apart(definition, found):
                 node.attr["container"].s = _OWN + node.attr["container"].s
         key = keys.get(node.name)
         kept = [name for name in node.input if name[0] != "^" or keys.get(name[1:]) == key]
-        node.input[:] = kept
+        node.input[:] = [fed.get((key, name), name) for name in kept]
+    for name, tensor in taken.items():
+        node = made.node.add(name=_fed(name).removesuffix(":0"), op="Placeholder")
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
     for function in made.library.function:
         for node in function.node_def:
             node.device = ""
     return made
+
+
+def _fed(name):
+    """The placeholder in place of a tensor of another piece: TensorFlow's optimizer may go round an op whose tensor is fed."""
+    op, _, index = name.partition(":")
+    return f"ps_train/fed/{op}/{index}:0"
 
 
 _OWN = b"own."  # leads the container of what belongs to one copy, whose name comes in its place
@@ -339,7 +354,8 @@ class Replay:
         part, prefix = built.parts[number], self._copy_for(name[:2], built)
         step.done.add(number)
         try:
-            values = self._run(prefix, [*part.outputs, *part.ends], {n: step.values[n] for n in part.inputs})
+            feeds = {_fed(name): step.values[name] for name in part.inputs}
+            values = self._run(prefix, [*part.outputs, *part.ends], feeds)
         except tf.errors.InvalidArgumentError as error:
             if not is_bad_number(error):
                 raise as_model_error(error, built.graph) from error
@@ -450,24 +466,24 @@ class Replay:
             del self._saves[event.session, event.number]
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "model")
-                feeds = {**save.values, self._keeper.saver_def.filename_tensor_name: path}
-                for part in parts:
-                    if part.section is None:
-                        values = self._run_keeper([*part.outputs, *part.ends], feeds)
-                        feeds.update(zip(part.outputs, values, strict=False))
+                self._write(path, save.values)
                 self.findings.note_checkpoint(found[0], *difference(path, found[0]))
 
+    def _write(self, path, values):
+        """Writes a checkpoint of what the ps tasks gave for it, by the names of tensors; of the model as it is, if they gave nothing."""
+        place, values = {self._keeper.saver_def.filename_tensor_name: path}, dict(values)
+        for part in self._keeper.parts:
+            if not values.keys() >= set(part.outputs) or not part.outputs:
+                feeds = {_fed(name): values[name] for name in part.inputs}
+                found = self._run_keeper([*part.outputs, *part.ends], feeds | place)
+                values.update(zip(part.outputs, found, strict=False))
+
     def _save_as(self, prefix):
-        named = tf1.train.SaverDef()
-        named.CopyFrom(self._keeper.saver_def)
-        for field in ("filename_tensor_name", "save_tensor_name", "restore_op_name"):
-            setattr(named, field, f"{self._keeper_prefix}/{getattr(named, field)}")
-        os.makedirs(os.path.dirname(prefix), exist_ok=True)
-        with self._graph.as_default():
-            saver = tf1.train.Saver(saver_def=named)
-        return saver.save(
-            self._session, prefix, global_step=self.findings.global_step, write_meta_graph=False
-        )
+        path = f"{prefix}-{self.findings.global_step}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._write(path, {})
+        tf1.train.update_checkpoint_state(os.path.dirname(path), path)
+        return path
 
 
 def difference(path, other):

@@ -30,9 +30,9 @@ def test_a_job_with_a_killed_worker_is_replayed_to_the_bit(make_job, tmp_path, m
         "--log_every_secs=0.2",
         "--seed=4",
     ]
-    job = make_job(num_ps=2, num_workers=2, model="noisy.py", flags=flags)
+    job = make_job(num_ps=2, num_workers=2, model="noisy.py", params="pause=5", flags=flags)
     *_, chief, other = job.start_all()
-    other.wait_for_line(r"step \d+/600")
+    other.wait_for_line(r"step \d\d\d/600")
     other.kill()
     again = job.start("worker:1")
     job.expect_exits(0, [job.tasks[0], job.tasks[1], chief, again])
