@@ -17,8 +17,7 @@ from ps_train.wording import counted
 
 TOLERANCE = 1e-4  # relative: another processor adds up in another order
 JUMP = 10.0  # times the mean of the last losses
-LAST = 20  # of so many
-SHOWN = 3  # pushes before the first that is wrong
+LAST, FIRST = 20, 5  # of so many; of so few at first
 FIGURES = ("global_step", "granted")
 
 
@@ -105,8 +104,8 @@ class Findings:
         if bad:
             self._first_nan = self._first_nan or self._tell(name, bad)
             return
-        if len(self._losses) == LAST and self._first_jump is None:
-            mean = sum(map(abs, self._losses)) / LAST
+        if len(self._losses) >= FIRST and self._first_jump is None:
+            mean = sum(map(abs, self._losses)) / len(self._losses)
             if abs(loss) > JUMP * mean:
                 self._first_jump = self._tell(
                     name, f"loss {loss:.4g}, {abs(loss) / mean:.0f} times the mean before"

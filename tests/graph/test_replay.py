@@ -177,17 +177,17 @@ def test_the_first_push_of_nan_is_named(tmp_path, policy):
 
 def test_the_first_jump_of_the_loss_is_named(tmp_path):
     run = Recorded(tmp_path, scalar(rate=-0.9, is_linear=True), num_workers=1)
-    for _ in range(30):
+    for _ in range(12):
         run.step(0)
     assert run.replay().as_dict()["first_jump"] is None
     run = Recorded(
         tmp_path / "other", scalar(rate=3.2)
     )  # each is 2.2 times the one before, with the other sign
-    for _ in range(25):
+    for _ in range(8):
         run.step(1)
     told = run.replay().as_dict()["first_jump"]
     assert re.match(
-        r"worker:1, batch 21, examples 80-83, global step 21, staleness 0: loss .*, \d+ times the mean", told
+        r"worker:1, batch 6, examples 20-23, global step 6, staleness 0: loss .*, \d+ times the mean", told
     ), told
 
 
