@@ -223,8 +223,7 @@ def _record_problems(config: Any) -> list[str]:
         ]
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     found = [
-        f"--record does not know --{name}: replay re-applies steps of one batch each, which pull when they begin. Leave out one "
-        "of the two."
+        f"--record does not know --{name}: a step is to be one run with one batch, and ps tasks apart. Leave out one of the two."
         for name in _NOT_WITH_RECORD
         if getattr(config, name) != defaults[name]
     ]

@@ -1,7 +1,7 @@
 """What a replay found: whether it did what the run had done, and where the run's numbers went wrong.
 
 findings = Findings(record)
-findings.note_step((1, 0, 41), values, {"loss": "loss:0"}, None)      # of each step, when it is over
+findings.note_step((1, 0, 41), values, {"loss": "loss:0"})      # of each step, when it is over
 findings.lines(); findings.is_true; findings.as_dict()
 """
 
@@ -65,18 +65,17 @@ class Findings:
         if bad:
             self._bad[name] = f"NaN or Inf in {counted(len(bad), 'tensor')} that it pushed"
 
-    def note_step(
-        self, name: tuple[int, int, int], values: dict[str, Any], fetches: dict[str, str], failure: str | None
-    ) -> None:
+    def note_failure(self, name: tuple[int, int, int], message: str) -> None:
+        """A step failed its check for NaN and Inf, and pushes nothing."""
+        what = re.search(r"ps_train found (.*?)( by its sum)? : ", message)
+        told = self._tell(name, f"NaN or Inf in {what[1] if what else 'a gradient'}; not applied")
+        self._first_nan = self._first_nan or told
+        if name in self._record.steps:
+            self._wrong.append(f"{told}, recorded loss {self._record.steps[name].loss:.9g}")
+
+    def note_step(self, name: tuple[int, int, int], values: dict[str, Any], fetches: dict[str, str]) -> None:
         """A step is over, with what it fetched."""
         self.seen.add(name)
-        if failure is not None:
-            if failure and self._first_nan is None:
-                what = re.search(r"ps_train found (.*?)( by its sum)? : ", failure)
-                self._first_nan = self._tell(
-                    name, f"NaN or Inf in {what[1] if what else 'a gradient'}; not applied"
-                )
-            return
         if fetches["loss"] not in values:
             return
         loss = float(values[fetches["loss"]])
@@ -146,9 +145,9 @@ class Findings:
             self._pushes[name].staleness for name in self._applied if name in self._pushes
         )
         mean = sum(value * count for value, count in counts.items()) / max(sum(counts.values()), 1)
-        workers = len({name[0] for name in self._applied})
+        count, workers = len(self._applied), len({name[0] for name in self._applied})
         found = [
-            f"re-applied {counted(len(self._applied), 'push').replace('pushs', 'pushes')} of {counted(workers, 'worker')}, "
+            f"re-applied {count} {'push' if count == 1 else 'pushes'} of {counted(workers, 'worker')}, "
             f"staleness {mean:.2f} on average, {max(counts, default=0)} at most; global step {self.global_step}"
         ]
         found += [f"restored from {path}" for path in self._models if path]

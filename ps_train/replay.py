@@ -1,7 +1,7 @@
 """Re-applies a recorded asynchronous run in one process, so that what happened in it happens again; see `recorded`.
 
-    result = Replay(read("DIR"), "DIR", configs, models).run()
-    result.lines()                                  # how true it was, and where numbers went wrong
+    findings = Replay(read("DIR"), "DIR", configs, cluster, model).run()
+    findings.lines()                                # how true it was, and where numbers went wrong
 
 1. The graph of each worker is built as it was in the run, with its own seed and shard, and cut where messages went (`sections`).
    Nothing has a device any more: all copies are in one graph and session, where those of a ps variable are one by their name.
@@ -20,7 +20,7 @@ The alternative to feeding what was pulled was a snapshot of each ps for each ve
 staleness + 1 of them); to copies in one session, servers for all tasks in this process, which run steps only as a whole.
 """
 
-import collections
+import itertools
 import os
 import sys
 import tempfile
@@ -205,12 +205,11 @@ _OWN = b"own."  # leads the container of what belongs to one copy, whose name co
 
 
 class _Step:
-    """A step that has begun and is not over."""
+    """A step that has begun and is not over: what its parts gave, and the numbers of those that were run, if in vain."""
 
     def __init__(self):
         self.values: dict[str, Any] = {}
-        self.done: set[int] = set()  # numbers of parts
-        self.failure: str | None = None
+        self.done: set[int] = set()
 
 
 class Replay:
@@ -240,9 +239,10 @@ class Replay:
         self.findings = Findings(record)
         self._limits = {ps: record.limit(ps, until) for ps in record.orders}
         self._recorded = record.sections_of_steps(self._limits)
-        self._numbers: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
-        for found in sorted(self._recorded):
-            self._numbers[found[:2]].append(found[2])
+        # The worker's step before each, and the one after it.
+        in_turn = list(itertools.pairwise(sorted(self._recorded)))
+        self._before = {two: one for one, two in in_turn if one[:2] == two[:2]}
+        self._after = {one: two for two, one in self._before.items()}
         self._session: Any = None
         self._next = dict.fromkeys(record.orders, 0)
 
@@ -309,7 +309,7 @@ class Replay:
         return self._steps[name]
 
     def _is_ready(self, step, part):
-        return step.failure is None and all(name in step.values for name in part.inputs)
+        return all(name in step.values for name in part.inputs)
 
     def _advance(self, name):
         """Runs what a step of a worker can do by itself now, and then the worker's next one, if that has begun."""
@@ -321,47 +321,39 @@ class Replay:
                 if self._is_turn(name, number, part):
                     self._run_part(name, step, built, number)
         if self._is_over(name, step, built):
-            self.findings.note_step(name, step.values, built.fetches, step.failure)
+            self.findings.note_step(name, step.values, built.fetches)
             del self._steps[name]
-        numbers = self._numbers[name[:2]]
-        following = numbers.index(name[2]) + 1
-        if following < len(numbers):
-            self._advance((*name[:2], numbers[following]))
+        if name in self._after:
+            self._advance(self._after[name])
 
     def _is_turn(self, name, number, part):
         """Whether the worker's step before has done this part, or never came to it: its input and random numbers are in order."""
-        numbers = self._numbers[name[:2]]
-        place = numbers.index(name[2])
-        if place == 0:
-            return True
-        before = (*name[:2], numbers[place - 1])
-        if not part.needs <= self._recorded[before]:
+        before = self._before.get(name)
+        if before is None or not part.needs <= self._recorded[before]:
             return True
         step = self._steps.get(before)
-        return (
-            before in self.findings.seen if step is None else number in step.done or step.failure is not None
-        )
+        return before in self.findings.seen if step is None else number in step.done
 
     def _is_over(self, name, step, built):
         """Whether there is nothing left to do of it."""
-        recorded = self._recorded[name]
-        return step.failure is not None or all(
-            number in step.done or not (part.needs | ({part.section} - {None})) <= recorded
-            for number, part in enumerate(built.parts)
+        left = [part for number, part in enumerate(built.parts) if number not in step.done]
+        return not any(
+            self._is_ready(step, part) if part.section is None else part.section in self._recorded[name]
+            for part in left
         )
 
     def _run_part(self, name, step, built, number):
         part, prefix = built.parts[number], self._copy_for(name[:2], built)
         step.done.add(number)
         try:
-            feeds = {_fed(name): step.values[name] for name in part.inputs}
+            feeds = {_fed(tensor): step.values[tensor] for tensor in part.inputs}
             values = self._run(prefix, [*part.outputs, *part.ends], feeds)
         except tf.errors.InvalidArgumentError as error:
             if not is_bad_number(error):
                 raise as_model_error(error, built.graph) from error
-            step.failure = error.message
+            self.findings.note_failure(name, error.message)
         except tf.errors.OutOfRangeError:
-            step.failure = ""  # the data is used up
+            pass  # the data is used up, as it was
         except tf.errors.OpError as error:
             raise as_model_error(error, built.graph) from error
         else:

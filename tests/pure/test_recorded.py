@@ -179,7 +179,7 @@ def test_losses_that_differ_in_the_last_bits_or_more(tmp_path):
     ):
         findings = Findings(record_of_two(tmp_path))
         for name, loss in (((0, 0, 1), 0.5 + by), ((1, 0, 1), 0.75), ((0, 0, 2), 0.25 - by)):
-            findings.note_step(name, {"l": loss}, fetches, None)
+            findings.note_step(name, {"l": loss}, fetches)
         assert any(line.startswith(told) for line in findings.lines()), findings.lines()
         assert findings.is_true == (by < 1e-4)
         assert findings.as_dict()["losses_equal"] == 1
