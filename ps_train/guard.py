@@ -19,6 +19,7 @@ from typing import Any
 from ps_train.errors import REPEAT_SECS, PsTrainError, StoppedError
 from ps_train.liveness import awake_clock
 from ps_train.logs import Throttle, log
+from ps_train.process import has_lost_parent
 
 GRACE_SECS = 6.0
 
@@ -28,8 +29,8 @@ class Guard:
 
     1. A first SIGINT or SIGTERM sets `stop_signal`, calls `release` and leaves the rest to the main thread, which sees it
        in `check` or `should_stop`; after `grace_secs`, or at a second signal, the process ends at once. One that comes
-       within half a second of the first is no second one: a terminal and a launcher both pass on one request, and Linux
-       sends the signal of a parent's death for each of the parent's threads.
+       within half a second of the first is no second one: a terminal and a launcher both pass on one request. Nor is a
+       SIGTERM once the parent that this process is tied to is gone: Linux sends that for each of the parent's threads.
     2. Twice a second `judge()` is asked; an error that it returns is kept for `check`, and if the main thread has not
        ended `grace_secs` later, the process ends with the error's status.
 
@@ -157,7 +158,8 @@ class Guard:
             if number not in (signal.SIGINT, signal.SIGTERM):
                 continue
             if self._stopped_at is not None:
-                if time.monotonic() - self._stopped_at >= REPEAT_SECS:
+                is_of_parent = number == signal.SIGTERM and has_lost_parent()
+                if time.monotonic() - self._stopped_at >= REPEAT_SECS and not is_of_parent:
                     self._leave("A second signal: leaving")
                 continue
             self.stop_signal, self._stopped_at = number, time.monotonic()

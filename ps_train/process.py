@@ -39,6 +39,7 @@ from ps_train.errors import EXIT_PERMANENT, EXIT_SIGINT, EXIT_SIGTERM, PsTrainEr
 
 START_VARIABLE = "PS_TRAIN_START"
 _PR_SET_PDEATHSIG = 1
+_tied_to: int | None = None  # process id
 _PARENT_POLL_SECS = 0.5
 _KILL_SECS = 5.0
 
@@ -274,12 +275,31 @@ def tie_to_parent(parent: int, linger_secs: float = 0.0) -> None:
 
     At once, Linux does it, and would even for a process that is stuck. Otherwise a thread looks twice a second.
     """
+    global _tied_to
+    _tied_to = parent
     if linger_secs == 0 and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it went before
             os._exit(EXIT_SIGTERM)
     else:
         threading.Thread(target=_watch_parent, args=(parent, linger_secs), daemon=True).start()
+
+
+def has_lost_parent() -> bool:
+    """Whether the parent that this process is tied to is gone, or about to be: its threads are ended one after the other.
+
+    Linux sends the signal of its death anew for each of them, on a busy machine over seconds.
+    """
+    if _tied_to is None:
+        return False
+    if os.getppid() != _tied_to:
+        return True
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{_tied_to}/stat", encoding="utf-8", errors="replace") as file,
+    ):
+        return file.read().rpartition(")")[2].split()[0] in "ZX"
+    return False
 
 
 def _watch_parent(parent: int, linger_secs: float) -> None:

@@ -1,5 +1,6 @@
 """What the guard of a task decides, and how it ends a main thread that is stuck."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_signal_ends_a_wait_in_order():
     status, lines, err = run_child("orderly", signal.SIGTERM)
     assert (status, lines) == (143, ["orderly 143 stopped by SIGTERM"])
     assert "worker:0 SIGTERM: ending in order; a second signal ends at once" in err
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_sigterm_for_each_thread_of_a_lost_parent_is_one_request(monkeypatch, is_lost):
+    now, left = [100.0], []
+    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(guard_module, "has_lost_parent", lambda: is_lost)
+    guard = Guard(lambda: None, lambda *_: None)
+    guard._leave = left.append
+    guard._read_fd, write_fd = os.pipe()
+    os.set_blocking(guard._read_fd, False)
+    try:
+        for secs in (0.0, 0.3, 2.0):
+            now[0] = 100.0 + secs
+            os.write(write_fd, bytes([signal.SIGTERM]))
+            guard._read_signals()
+        assert bool(left) == (not is_lost) and guard.stop_signal == signal.SIGTERM
+        os.write(write_fd, bytes([signal.SIGINT]))
+        guard._read_signals()
+        assert left, "a person's second signal counts"
+    finally:
+        os.close(guard._read_fd)
+        os.close(write_fd)
 
 
 def test_a_save_that_is_going_on_when_it_is_decided_has_its_time(monkeypatch):

@@ -201,6 +201,25 @@ def test_it_ends_with_its_parent(tmp_path, linger_secs):
         time.sleep(0.01)
 
 
+def test_a_parent_that_is_dying_is_lost(monkeypatch):
+    parent = os.fork()
+    if parent == 0:
+        os._exit(0)
+    monkeypatch.setattr(process, "_tied_to", None)
+    assert not process.has_lost_parent()
+    monkeypatch.setattr(process, "_tied_to", os.getppid())
+    assert not process.has_lost_parent()
+    monkeypatch.setattr(os, "getppid", lambda: parent)
+    monkeypatch.setattr(process, "_tied_to", parent)
+    deadline = time.monotonic() + 5
+    while not process.has_lost_parent():  # it becomes a zombie, as one whose other threads are being ended
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.waitpid(parent, 0)
+    monkeypatch.setattr(process, "_tied_to", parent - 1)
+    assert process.has_lost_parent()
+
+
 def test_forked_tasks_draw_different_random_numbers(start):
     numpy = pytest.importorskip("numpy")
     import random
