@@ -97,7 +97,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def begin_at(self, step):
         """The next step's variables are pulled at this global step."""
-        self._report.global_step = step
+        self.step = self._report.global_step = step
         self._monitor.post(state="training", step=step)
         if self._staleness is not None:
             self._staleness.start(step)
