@@ -4,8 +4,8 @@
     figures.note({"run": "4f", "local_steps": 50, "examples": 1600, "secs": 2.0, "loss": 0.7})
     # {'loss': 0.7, 'local_steps/sec': 25.0, 'examples/sec': 800.0}
 
-A record counts from the start of its process. Rates are taken from the two clocks readings of the process that made the steps, and
-not from when somebody looked. After a restart of the worker its gradients that were dropped count on.
+A record counts from the start of its process. Rates are taken from the clock of the process that made the steps, and not from when
+somebody looked. After a restart of the worker its gradients that were dropped count on.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ class Figures:
     def note(self, record: Record) -> dict[str, float | Histogram]:
         """Tag -> value of what was done since the last call; empty if that is nothing."""
         last = self._last
-        if record.get("run") != last.get("run"):
-            self._dropped_before += last.get("dropped", 0)
+        is_other = record.get("run") != last.get("run")
+        if is_other:
             last = {}
         steps = record.get("local_steps", 0) - last.get("local_steps", 0)
         if steps <= 0:
             return {}
+        self._dropped_before += self._last.get("dropped", 0) if is_other else 0
         self._last = dict(record)
         values: dict[str, float | Histogram] = {}
         if record.get("loss") is not None:

@@ -146,9 +146,10 @@ class SummaryHook(tf1.train.SessionRunHook):
         if "figures" in self._due:
             values = {**self._known_rates, **{t: float(v) for t, v in results.get("rates", {}).items()}}
             record = self._own_record()
-            for loop in self._update_loops:
-                loop.ask()
         self._scribe.put(step, values, results.get("summaries"), record)
+        if "figures" in self._due:
+            for loop in self._update_loops:
+                loop.ask()  # after that, as what it gives is of a later step
 
     def _own_record(self):
         traced = {name: self._monitor.get(name) for name in TRACED}
@@ -205,22 +206,22 @@ class Scribe:
         self._given.put(functools.partial(self._add, step, values, summaries, record))
 
     def finish(self, record):
-        """The last points; nothing is written after that, unless `start` is called again."""
+        """The last points, for which a disk that hangs has JOIN_SECS; nothing is written after that, unless `start` is called again."""
+        self.put(record["step"], {}, None, record)
         self._stopping.set()
         thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(JOIN_SECS)
-            if thread.is_alive():
-                log.warning(
-                    "event files in %s: the last of them are not written, the disk is busy", self._directory
-                )
-                return
-        self.put(record["step"], {}, None, record)
-        self._write(is_last=True)
+        if thread is None:
+            return
+        thread.join(JOIN_SECS)
+        if thread.is_alive():
+            log.warning(
+                "event files in %s: the last of them are not written, the disk is busy", self._directory
+            )
 
     def _run(self, stopping):
         while not stopping.wait(LOOK_SECS):
             self._write()
+        self._write(is_last=True)
 
     def _write(self, is_last=False):
         if self._retry_at is not None and time.monotonic() < self._retry_at:

@@ -102,7 +102,9 @@ def test_steps_are_counted(graph, clock):
     step_hook, report, monitor = make_step_hook(clock)
     bring_up(step_hook, 5)
     assert monitor.fields == {"state": "training", "step": 5}
-    assert step_hook.step == 5, "what looks at it before the first step, as the trace's window does, is not to take it for 0"
+    assert step_hook.step == 5, (
+        "what looks at it before the first step, as the trace's window does, is not to take it for 0"
+    )
     for step in (7, 8):
         clock.now += 2
         assert not do_step(step_hook, step).stop_requested

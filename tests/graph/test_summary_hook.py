@@ -230,6 +230,27 @@ def test_a_second_session_has_its_last_points_too(scribe):
     assert "ps_train-summaries" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_disk_that_hangs_at_the_end_is_not_waited_for(scribe, caplog, monkeypatch):
+    """The last point is written where the others are, in a thread."""
+    monkeypatch.setattr(summary_hook, "JOIN_SECS", 0.1)
+    monkeypatch.setattr(summary_hook, "LOOK_SECS", 60.0)
+    monkeypatch.setattr(summary_hook.log, "propagate", True)
+    is_free, write = threading.Event(), scribe.made._write
+    monkeypatch.setattr(
+        scribe.made, "_write", lambda *args, **kwargs: is_free.wait(60) and write(*args, **kwargs)
+    )
+    scribe.made.start({"step": 0, "local_steps": 0})
+    thread = scribe.made._thread
+    try:
+        scribe.made.finish({"step": 32, "local_steps": 9, "loss": 0.5})
+        (message,) = [line for line in caplog.messages if "event files" in line]
+        assert message.endswith("the last of them are not written, the disk is busy")
+    finally:
+        is_free.set()
+        thread.join(60)
+    assert curves(scribe.directory)["loss"] == [(32, 0.5)], "it was only slow"
+
+
 def test_a_job_that_is_started_again_goes_on_with_one_curve(scribe, tmp_path, monkeypatch):
     scribe(seen("a", 10, 5), seen("a", 30, 10))
     monkeypatch.setattr(os, "getpid", lambda: 1)

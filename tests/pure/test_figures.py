@@ -54,6 +54,8 @@ def test_dropped_gradients_add_up_over_restarts_of_the_worker():
         for steps, run, dropped in ((5, "a", 2), (9, "a", 3), (2, "b", 1), (3, "b", 1))
     ]
     assert seen == [2, 3, 4, 4]
+    assert [figures.note(record(0, 0.0, "c", dropped=0)) for _ in range(2)] == [{}, {}]
+    assert figures.note(record(1, 1.0, "c", dropped=0))["dropped_gradients"] == 4, "b's one once"
     assert "dropped_gradients" not in Figures({}).note(record(1, 1.0)), "nothing can be dropped there"
 
 
