@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Mapping
@@ -19,15 +18,15 @@ from typing import Any
 
 from ps_train import profile_table
 from ps_train.config import TrainConfig
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, UsageError
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT
 from ps_train.launcher import LocalCluster, Roles, run_cluster
 from ps_train.picture import Snapshot
 from ps_train.process import SignalInbox
 from ps_train.profile import Profile
 from ps_train.progress import Screen
-from ps_train.reports import write_json
 from ps_train.summary import Summary
 from ps_train.verdict import group_shares, judge
+from ps_train.whole_files import as_json, write_report
 
 MIN_TRACES = 3
 NOTHING_SAVED = "no --train_dir: nothing is saved"
@@ -69,19 +68,10 @@ def run_bench(
         return status
     found = conclude(made[0].profiles, made[0].cpu_secs)
     if report_file is not None:
-        _write(report_file, found)
+        write_report(report_file, found)
     if is_json:
-        print(json.dumps(found), flush=True)
+        print(as_json(found), flush=True)
     return status
-
-
-def _write(report_file: str, found: dict[str, Any]) -> None:
-    try:
-        write_json(report_file, found)
-    except OSError as error:
-        raise UsageError(
-            f"The report {report_file} cannot be written: {error.strerror}. Choose another --report_file."
-        ) from None
 
 
 def conclude(profiles: Mapping[str, Profile], cpu_secs: Mapping[str, float | None]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from typing import Any
 from ps_train import checkpoints, command_lines, net, process
 from ps_train.cluster import Cluster, TaskId
 from ps_train.config import TrainConfig
-from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS, UsageError
+from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, EXIT_SIGINT, REPEAT_SECS
 from ps_train.failures import describe_end
 from ps_train.faults import SIGNALS, Fault, Recording, Strike, find_recovery, judge
 from ps_train.follower import Follower
@@ -37,7 +37,7 @@ from ps_train.local_config import log_path, make_directories, read_report, repor
 from ps_train.picture import Row
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen
-from ps_train.reports import write_json
+from ps_train.whole_files import write_report
 from ps_train.wording import counted
 
 READ_SECS = 0.5
@@ -390,7 +390,7 @@ class Rehearsal:
         verdict = judge(self._faults, recording, self._config, self._cluster.num_workers)
         self._screen.say("\n".join([*verdict.lines(), f"Logs: {self._config.log_dir}"]))
         if self._report_file is not None:
-            self._write({
+            write_report(self._report_file, {
                 **verdict.as_dict(),
                 "final_step": recording.final_step,
                 "statuses": {str(task): status for task, status in recording.statuses.items()},
@@ -399,12 +399,3 @@ class Rehearsal:
                 "log_dir": self._config.log_dir,
             })  # fmt: skip
         return EXIT_DONE if verdict.is_pass else EXIT_PERMANENT
-
-    def _write(self, content: dict[str, Any]) -> None:
-        assert self._report_file is not None
-        try:
-            write_json(self._report_file, content)
-        except OSError as error:
-            raise UsageError(
-                f"The report {self._report_file} cannot be written: {error.strerror}. Choose another --report_file."
-            ) from None

@@ -13,6 +13,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from ps_train.whole_files import write_text
+
 EVALUATION = "evaluation"  # in the chief's record
 LOOK_SECS = 2.0
 _NAME = os.path.join("eval", "newest")
@@ -20,17 +22,14 @@ _NAME = os.path.join("eval", "newest")
 
 def write_result(train_dir: str, text: str) -> None:
     """Leaves a line for the chief; a reader never sees half of it. What cannot be written is left out: the log has it, too."""
-    path = os.path.join(train_dir, _NAME)
     with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(f"{path}.tmp", path)
+        write_text(os.path.join(train_dir, _NAME), text + "\n")
 
 
 def read_result(train_dir: str) -> str:
     """The newest line, or "" if there is none."""
-    with contextlib.suppress(OSError), open(os.path.join(train_dir, _NAME), encoding="utf-8") as file:
+    path = os.path.join(train_dir, _NAME)
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         return file.read().strip()
     return ""
 

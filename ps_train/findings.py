@@ -106,9 +106,8 @@ class Findings:
         if len(self._losses) >= FIRST and self._first_jump is None:
             mean = sum(map(abs, self._losses)) / len(self._losses)
             if abs(loss) > JUMP * mean:
-                self._first_jump = self._tell(
-                    name, f"loss {loss:.4g}, {abs(loss) / mean:.0f} times the mean before"
-                )
+                before = f"{abs(loss) / mean:.0f} times the mean before" if mean else "after losses of 0"
+                self._first_jump = self._tell(name, f"loss {loss:.4g}, {before}")
         self._losses.append(loss)
 
     def note_checkpoint(self, path: str, variable: str, by: float) -> None:
@@ -120,7 +119,7 @@ class Findings:
         self._left, self._skipped = left, skipped
 
     def _tell(self, name: tuple[int, int, int], what: str) -> str:
-        """`worker:1, step 41 of its session 0 (examples 1280-1311, global step 83, staleness 2): loss nan`."""
+        """`worker:1, batch 41, examples 1280-1311, global step 83, staleness 2: loss nan`."""
         worker, session, number = name
         noted, push = self._record.steps.get(name), self._pushes.get(name)
         details = [f"batch {number}"]

@@ -1,7 +1,6 @@
 """The record of an asynchronous run, as files: what `--record=DIR` writes, and `replay` reads; without TensorFlow.
 
-    with Journal("DIR", "worker", 1) as journal:        # a worker's own file, a JSON value a line
-        journal.write({"session": 0})
+    Journal("DIR", 1).write({"session": 0})              # worker 1's own file, a JSON value a line
     record = read("DIR")
     record.orders[0]                                     # what ps 0 did, in its order: StepEvent, ModelEvent, SaveEvent
     for push in record.pushes(): push.staleness
@@ -241,29 +240,38 @@ def prepare(path: str) -> None:
                 if file.read(1) != b"\n":
                     file.write(b"\n")
     except OSError as error:
-        raise UsageError(
-            f"--record: {path} cannot be written: {error.strerror}. Choose another directory."
-        ) from None
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: str, error: OSError) -> UsageError:
+    return UsageError(f"--record: {path} cannot be written: {error.strerror}. Choose another directory.")
 
 
 class Journal:
     """A worker's file, opened to be appended to.
+
+    Raises:
+      UsageError: it cannot be written, at first or later: a record with a gap could not be replayed.
 
     Attributes:
       sessions, models: how many of either there are in it.
     """
 
     def __init__(self, directory: str, worker: int):
-        path = steps_path(directory, worker)
-        prepare(path)
-        known = list(_read_lines(path, _parse_json, []))
-        self.sessions = sum("session" in line for line in known if isinstance(line, dict))
-        self.models = sum("model" in line for line in known if isinstance(line, dict))
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, it is open as long as the process
+        self._path = steps_path(directory, worker)
+        prepare(self._path)
+        known = collections.Counter[str]()
+        for line in _read_lines(self._path, _parse_json, []):
+            known.update(line.keys() if isinstance(line, dict) else ())
+        self.sessions, self.models = known["session"], known["model"]
+        self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, it is open as long as the process
 
     def write(self, value: Any) -> None:
         """Adds a line."""
-        self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
+        try:
+            self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise _not_written(self._path, error) from None
 
 
 def read(directory: str) -> Record:

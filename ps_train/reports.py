@@ -5,18 +5,14 @@ report.global_step = 200
 report.write("report.json", exit_status=0)       # True, or False and a line in the log
 """
 
-import contextlib
-import json
-import math
-import os
 import time
-import uuid
 from dataclasses import asdict, dataclass, field
 
 from ps_train.cluster import TaskId
 from ps_train.errors import EXIT_DONE, EXIT_SIGINT, EXIT_SIGTERM
 from ps_train.logs import log
 from ps_train.processors import cpu_secs
+from ps_train.whole_files import write_json
 
 
 @dataclass
@@ -66,7 +62,7 @@ class Report:
         self.global_step = global_step
 
     def as_dict(self, exit_status, reason=None):
-        """The file's content; NaN and Inf, which JSON does not have, are None."""
+        """The file's content."""
         if self.cpu_secs is not None:
             self.cpu_secs = round(cpu_secs() - self._cpu_start, 3)
         values = asdict(self)
@@ -75,7 +71,7 @@ class Report:
         if exit_status in (EXIT_SIGINT, EXIT_SIGTERM):
             outcome = "stopped"
         rate = self.local_steps / self.train_secs if self.train_secs > 0 else None
-        return _finite({
+        return {
             "job": task["job"],
             "task": task["index"],
             "outcome": outcome,
@@ -83,7 +79,7 @@ class Report:
             **values,
             "reason": self.reason if reason is None else reason,
             "steps_per_sec": rate,
-        })  # fmt: skip
+        }
 
     def write(self, path, exit_status, reason=None):
         """Writes the file, or nothing if `path` is empty; never leaves half a file.
@@ -101,36 +97,3 @@ class Report:
             )
             return False
         return True
-
-
-def _finite(value):
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_json(path, content):
-    """Writes a file as `write_text` does.
-
-    Args:
-      path: of the file.
-      content: what JSON can hold; NaN is refused.
-    """
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(path, text):
-    """Writes a file whole or not at all, making its directory; raises OSError."""
-    directory = os.path.dirname(os.path.abspath(path))
-    draft = os.path.join(directory, f".report-{uuid.uuid4().hex}")
-    os.makedirs(directory, exist_ok=True)
-    try:
-        with open(draft, "x", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(draft)
-        raise

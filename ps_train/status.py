@@ -2,7 +2,7 @@
 
 watcher = sight.Watcher([(TaskId("ps", 0), "10.0.0.1:2222")])
 status = summarize(watcher.look())
-print(status_text.as_text(status))                       # or json.dumps(as_dict(status))
+print(status_text.as_text(status))                       # or as_json(as_dict(status))
 """
 
 from __future__ import annotations

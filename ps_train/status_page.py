@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import http
-import json
-import math
 import os
 import socket
 import threading
@@ -32,6 +30,7 @@ from ps_train.errors import UsageError
 from ps_train.sight import Watcher
 from ps_train.status import Status, as_dict, summarize
 from ps_train.status_text import endings, facts, tables, why_unanswered
+from ps_train.whole_files import as_json
 
 PERIOD_SECS = 1.0  # between two looks, which take a second
 IDLE_SECS = 10.0
@@ -139,27 +138,13 @@ class Live:
 
 
 def _as_shown(status: Status) -> dict[str, Any]:
-    found = {
+    return {
         **as_dict(status),
         "tables": [table._asdict() for table in tables(status)],
         "lines": facts(status),
         "endings": endings(status),
         "loss": next((task.loss for task in status.tasks if task.loss is not None), None),
     }
-    return finite(found)
-
-
-def finite(value: Any) -> Any:
-    """A value for JSON as browsers read it, which has no NaN: None in its place.
-
-    >>> finite({"loss": float("nan"), "steps": [1, 2.5]})
-    {'loss': None, 'steps': [1, 2.5]}
-    """
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Page:
@@ -238,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path in ("/", "/index.html"):
             self._answer(200, self.html, "text/html; charset=utf-8")
         elif path == "/status.json":
-            self._answer(200, json.dumps(self.live.ask()).encode(), "application/json")
+            self._answer(200, as_json(self.live.ask()).encode(), "application/json")
         else:
             self._answer(404, b"There is / and /status.json.\n", "text/plain")
 

@@ -10,7 +10,6 @@ On a terminal each picture takes the place of the one before; elsewhere they fol
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from ps_train.cluster import ENDED, Cluster
 from ps_train.sight import Watcher
 from ps_train.status import Status, as_dict, summarize
 from ps_train.status_text import as_text, why_unanswered
+from ps_train.whole_files import as_json
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -108,7 +108,7 @@ class Pane:
         now = time.strftime("%H:%M:%S")
         picture = as_text(status) if status.is_answered else f"{as_text(status)}\n{why_unanswered(status)}"
         if self._is_json:
-            print(json.dumps(as_dict(status)), file=self._stream, flush=True)
+            print(as_json(as_dict(status)), file=self._stream, flush=True)
         elif self._live is None:
             print(f"{now}\n{picture}\n", file=self._stream, flush=True)
         else:

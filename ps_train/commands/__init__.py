@@ -11,6 +11,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
+
+from ps_train.whole_files import as_json
 
 COMMANDS = {
     "train": "train; without --job_name, on a local cluster (the default)",
@@ -41,3 +44,8 @@ def print_text(text: str) -> None:
         BrokenPipeError
     ):  # the reader, such as head, has seen enough; keep the interpreter from flushing again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_json(value: Any) -> None:
+    """Prints the same for programs, on a line."""
+    print_text(as_json(value))

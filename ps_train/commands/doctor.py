@@ -12,7 +12,6 @@ Status 0 without a PROBLEM, else 1.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from absl.flags import FlagValues
 
 from ps_train.cluster import Cluster
-from ps_train.commands import print_text, train
+from ps_train.commands import print_json, print_text, train
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, UsageError
 from ps_train.flags import cluster_flags
 from ps_train.resolvers import Resolved, check_choice, resolve, tf_config
@@ -40,7 +39,10 @@ def run(values: FlagValues) -> int:
     from ps_train import doctor
 
     findings = doctor.examine(*plan, os.environ)
-    print_text(json.dumps(doctor.as_dict(findings)) if values.json else doctor.as_text(findings))
+    if values.json:
+        print_json(doctor.as_dict(findings))
+    else:
+        print_text(doctor.as_text(findings))
     return EXIT_PERMANENT if any(one.level == doctor.PROBLEM for one in findings) else EXIT_DONE
 
 

@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import Any, NamedTuple
 
 from absl.flags import FlagValues
 
-from ps_train.commands import print_text, train
+from ps_train.commands import print_json, print_text, train
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, UsageError
 from ps_train.flags import cluster_flags, config_from_flags
@@ -54,7 +53,7 @@ def run(values: FlagValues) -> int:
     helps = sizes.helps(rows[-1], smaller)
     is_enough = made.num_ps is None
     if made.is_json:
-        print_text(json.dumps(table.as_dict(rows, helps, is_enough, made.notes)))
+        print_json(table.as_dict(rows, helps, is_enough, made.notes))
     else:
         print_text("\n".join(table.lines(rows, helps, is_enough, made.notes)))
     return EXIT_DONE

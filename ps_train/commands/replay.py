@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from typing import Any, NamedTuple
 
@@ -17,11 +16,12 @@ from absl.flags import FlagValues
 
 from ps_train import paths
 from ps_train.cluster import Cluster
-from ps_train.commands import print_text
+from ps_train.commands import print_json, print_text
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_PERMANENT, UsageError
 from ps_train.flags import config_from_flags, parse
 from ps_train.recorded import Record, read
+from ps_train.whole_files import write_report
 
 
 class Plan(NamedTuple):
@@ -54,10 +54,12 @@ def run(values: FlagValues) -> int:
         plan.record, plan.directory, plan.configs, plan.cluster, model, plan.until, plan.given.train_dir
     )
     found = engine.run(plan.out)
-    print_text(json.dumps(found.as_dict()) if values.json else "\n".join(found.lines()))
+    if values.json:
+        print_json(found.as_dict())
+    else:
+        print_text("\n".join(found.lines()))
     if plan.given.report_file:
-        with open(plan.given.report_file, "w", encoding="utf-8") as file:
-            json.dump(found.as_dict(), file)
+        write_report(plan.given.report_file, found.as_dict())
     return EXIT_DONE if found.is_true else EXIT_PERMANENT
 
 

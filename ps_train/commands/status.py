@@ -11,7 +11,6 @@ With --watch, and a page of --status_port, what was seen last counts; a Ctrl-C e
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -22,7 +21,7 @@ from absl.flags import FlagValues
 
 from ps_train.addresses import comparable
 from ps_train.cluster import Cluster, TaskId
-from ps_train.commands import print_text
+from ps_train.commands import print_json, print_text
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, PeerLostError, UsageError
 from ps_train.flags import cluster_flags
@@ -68,7 +67,10 @@ def _look(watched: Watched, watcher: Watcher, is_json: bool) -> int:
     from ps_train import status, status_text
 
     seen = status.summarize(watcher.look(), watched.cluster)
-    print_text(json.dumps(status.as_dict(seen)) if is_json else status_text.as_text(seen))
+    if is_json:
+        print_json(status.as_dict(seen))
+    else:
+        print_text(status_text.as_text(seen))
     if not seen.is_answered:
         raise PeerLostError(status_text.why_unanswered(seen))
     if watched.page is not None:

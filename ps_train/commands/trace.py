@@ -12,14 +12,13 @@ Without FILE it is the newest in --train_dir, or of the local clusters that were
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl.flags import FlagValues
 
-from ps_train.commands import print_text
+from ps_train.commands import print_json, print_text
 from ps_train.errors import EXIT_DONE, UsageError
 from ps_train.local_config import RUNS_DIR
 from ps_train.trace import chrome, summary
@@ -46,7 +45,7 @@ def run(values: FlagValues, words: Sequence[str]) -> int:
         ) from None
     found = summary.summarize(merged, facts)
     if plan.is_json:
-        print_text(json.dumps(found))
+        print_json(found)
     else:
         print_text("\n".join(summary.lines(found) if plan.is_summary else summary.overview(found)))
     return EXIT_DONE
@@ -61,7 +60,9 @@ def make_plan(values: FlagValues, words: Sequence[str]) -> Plan:
     if words:
         return Plan(words[0], values.summary, values.json)
     folder = glob.escape(values.train_dir) if values.train_dir else os.path.join(RUNS_DIR, "*")
-    found = glob.glob(os.path.join(folder, "trace-*.json*"))
+    found = [
+        path for end in ("json", "json.gz") for path in glob.glob(os.path.join(folder, f"trace-*.{end}"))
+    ]
     if not found:
         raise UsageError(
             f"The command trace reads a file, none is named, and there is no {os.path.join(folder, 'trace-*.json')}. Write trace FILE "

@@ -20,7 +20,7 @@ from ps_train.experiment.run import Experiment, locked, start_run
 from ps_train.experiment.runs import Run, conflicts
 from ps_train.process import SignalInbox
 from ps_train.progress import Screen
-from ps_train.reports import write_text
+from ps_train.whole_files import write_text
 from ps_train.wording import counted
 
 LOCK_SECS = 30.0  # a job that has been told to end needs about ten

@@ -28,7 +28,7 @@ from ps_train.experiment.runs import Run
 from ps_train.failures import describe_end
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen
-from ps_train.reports import write_json
+from ps_train.whole_files import write_json
 
 OUTPUT_FILE = "output.txt"
 TICK_SECS = 1.0

@@ -15,8 +15,8 @@ from __future__ import annotations
 import gzip
 import heapq
 import json
-import os
-import uuid
+import math
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from ps_train.trace.clocks import Clock
 from ps_train.trace.critical import way_of
 from ps_train.trace.merged import AlignedRun, Merged, Message
 from ps_train.trace.parts import STEP, UPDATE_RUN, TracedOp
+from ps_train.whole_files import write_bytes
 
 MAX_PLAIN_BYTES = 16_000_000
 FIRST_LANE = 1000  # number of a lane; those of processes are smaller
@@ -201,7 +202,10 @@ def write(
       OSError: it cannot be written.
     """
     clocks = {
-        task: {"ahead_ms": clock.ahead / 1e6, "error_ms": clock.error / 1e6 if clock.error < 1e300 else None}
+        task: {
+            "ahead_ms": clock.ahead / 1e6,
+            "error_ms": clock.error / 1e6 if math.isfinite(clock.error) else None,
+        }
         for task, clock in merged.clocks.items()
     }
     other = {
@@ -219,15 +223,7 @@ def write(
     raw = json.dumps(content, separators=(",", ":")).encode()
     if len(raw) > MAX_PLAIN_BYTES:
         path, raw = f"{path}.gz", gzip.compress(raw, 6)
-    draft = f"{path}.{uuid.uuid4().hex}"
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    try:
-        with open(draft, "xb") as file:
-            file.write(raw)
-        os.replace(draft, path)
-    finally:
-        if os.path.exists(draft):
-            os.remove(draft)
+    write_bytes(path, raw)
     return path
 
 
@@ -246,13 +242,14 @@ def read(path: str) -> tuple[Merged, dict[str, Any]]:
         if other["format"] != FORMAT:
             raise ValueError(f"its format is {other['format']!r}")
         runs = _runs(content["traceEvents"])
-    except (KeyError, TypeError, AttributeError, IndexError, EOFError, gzip.BadGzipFile) as error:
+        clocks = {task: _clock(**clock) for task, clock in other["clocks"].items()}
+    except (KeyError, TypeError, AttributeError, IndexError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
-    clocks = {
-        task: Clock(_nanos(1000 * clock["ahead_ms"]), 1e6 * (clock["error_ms"] or float("inf")))
-        for task, clock in other["clocks"].items()
-    }
     return Merged(tuple(runs), clocks, other["reference"]), other
+
+
+def _clock(ahead_ms: float, error_ms: float | None) -> Clock:
+    return Clock(_nanos(1000 * ahead_ms), math.inf if error_ms is None else 1e6 * error_ms)
 
 
 def _runs(found: list[dict[str, Any]]) -> list[AlignedRun]:

@@ -13,7 +13,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ps_train"
 # two or three rows each, because `cluster` is what its neighbours talk about, and hooks are how liveness reaches a session.
 LAYERS = (
     "errors wording processors timeline allocator staleness choices curve quorum step_stats",
-    "compat addresses packages messages step_trace devices params figures tables",
+    "compat addresses whole_files packages messages step_trace devices params figures tables",
     "recorded",
     "findings",
     "wire event_files contradictions",

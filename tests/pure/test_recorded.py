@@ -1,6 +1,7 @@
 """The files of a record: what is read of them, also when they are cut or not all there, and which version each push is of."""
 
 import json
+import os
 
 import pytest
 
@@ -127,6 +128,14 @@ def test_a_directory_that_cannot_be_written(tmp_path):
         prepare(order_path(str(tmp_path / "file"), 0))
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_a_disk_that_gets_full_is_told_in_a_line(tmp_path):
+    journal = Journal(str(tmp_path), 0)
+    journal._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    with pytest.raises(UsageError, match=r"worker0.steps cannot be written: No space left on device. Choose"):
+        journal.write({"session": 0})
+
+
 def test_what_is_no_record(tmp_path):
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read(str(tmp_path / "none"))
@@ -183,3 +192,12 @@ def test_losses_that_differ_in_the_last_bits_or_more(tmp_path):
         assert any(line.startswith(told) for line in findings.lines()), findings.lines()
         assert findings.is_true == (by < 1e-4)
         assert findings.as_dict()["losses_equal"] == 1
+
+
+def test_a_jump_from_losses_of_zero_and_a_loss_of_nan_are_told(tmp_path):
+    findings = Findings(record_of_two(tmp_path))
+    for number, loss in enumerate([*([0.0] * 5), 0.25, float("nan")], 10):
+        findings.note_step((0, 0, number), {"l": loss}, {"loss": "l"})
+    found = findings.as_dict()
+    assert found["first_jump"] == "worker:0, batch 15: loss 0.25, after losses of 0"
+    assert found["first_nan"] == "worker:0, batch 16: loss nan"

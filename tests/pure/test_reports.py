@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ps_train import logs, reports
+from ps_train import logs
 from ps_train.cluster import TaskId
 from ps_train.reports import Report
 
@@ -78,7 +78,7 @@ def test_the_old_file_stays_when_writing_fails(tmp_path, monkeypatch, report):
     def full(*args, **options):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(reports.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert report.write(str(path), 1) is False
     monkeypatch.undo()
     assert json.loads(path.read_text())["exit_status"] == 0

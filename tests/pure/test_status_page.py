@@ -97,7 +97,9 @@ def wait_for(condition, secs=30):
 def test_what_it_shows(page):
     """That of `status --json`, with the tables as text; a loss that is no number is none."""
     found = shown(page)
-    assert (found["step"], found["train_steps"], found["rate"], found["loss"]) == (7, 100, 3.5, None)
+    assert (found["step"], found["train_steps"], found["rate"], found["loss"]) == (7, 100, 3.5, None), (
+        "NaN is null"
+    )
     (table,) = found["tables"]
     assert table["name"] == "tasks" and [row[0] for row in table["rows"]] == ["ps:0", "worker:0", "worker:1"]
     assert table["marked"] == [1] and SPITEFUL in table["rows"][1] and "nan" in table["rows"][1]
