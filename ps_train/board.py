@@ -216,6 +216,20 @@ class Board:
         self._session.close()
 
 
+def newest(boards):
+    """Of what several boards, or one at several times, have said, the newest record of each key.
+
+    >>> newest([{"worker:0": {"beat": 7, "step": 3}}, {"worker:0": {"beat": 5, "step": 2}, "job": {}}])
+    {'worker:0': {'beat': 7, 'step': 3}, 'job': {}}
+    """
+    found: dict[str, dict] = {}
+    for board in boards:
+        for key, record in board.items():
+            if record.get("beat", 0) > found.get(key, {}).get("beat", -1):
+                found[key] = record
+    return found
+
+
 def _board_nodes():
     """Writes come after the read of what they replace, and before that of the whole board, which is `board:1`."""
     return [

@@ -89,9 +89,9 @@ class BoardWatch:
         except BoardError:
             pass
         finally:
-            if self._is_closed:
-                self._disconnect()
             self._is_busy = False
+            if self._is_closed:  # `close` may have come before that, and have left it to this
+                self._disconnect()
 
     def _exchange(self) -> dict[str, Record]:
         """Reads, and writes what lost tasks cannot say any more."""

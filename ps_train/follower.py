@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ps_train.board import newest
 from ps_train.board_watch import BoardWatch
 from ps_train.cluster import AT_TARGET, ENDED, Cluster, TaskId
 from ps_train.config import TrainConfig
@@ -82,11 +83,9 @@ class Follower:
         self._take_in(now)
 
     def _take_in(self, now: float) -> None:
-        for watch in self._watches.values():
-            for key, record in list(watch.records.items()):
-                if record.get("beat", 0) > self.records.get(key, {}).get("beat", -1):
-                    self.records[key] = record
-                    self._note_run(key, record)
+        self.records = newest([self.records, *(watch.records for watch in self._watches.values())])
+        for key, record in self.records.items():
+            self._note_run(key, record)
         seen = {str(task): self._seen(task) for task in self._cluster.training_tasks}
         answered = {ps: watch.answered_at for ps, watch in self._watches.items()}
         self._pace.look(seen, answered, list(self._watches[self._cluster.ps_tasks[0]].rounds), now)

@@ -19,7 +19,7 @@ import uuid
 
 from ps_train import __version__
 from ps_train.admission import Admission
-from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError
+from ps_train.board import CLOSED, NOT_TENSORFLOW, BoardError, newest
 from ps_train.cluster import ends_the_job
 from ps_train.errors import PeerLostError, PsTrainError, blame, blamed
 from ps_train.logs import Throttle, log
@@ -126,13 +126,11 @@ class View:
     """What the boards said, merged: the newest record of each key, and how long ago it changed."""
 
     def __init__(self, links):
-        self.records: dict[str, dict] = {}
+        read = [link.read() for link in links]
+        self.records: dict[str, dict] = newest(records for records, _ in read)
         self._ages: dict[str, float] = {}
-        for link in links:
-            records, ages = link.read()
-            for key, record in records.items():
-                if key not in self.records or record.get("beat", 0) > self.records[key].get("beat", 0):
-                    self.records[key] = record
+        for records, ages in read:
+            for key in records:
                 self._ages[key] = min(ages[key], self._ages.get(key, float("inf")))
 
     def record(self, key):

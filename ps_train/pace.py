@@ -1,7 +1,7 @@
 """Which of a job's tasks go at the others' pace, and what is the matter with one that does not. Judges values, asks nobody.
 
     pace = Pace(cluster, config.update)
-    pace.look(seen, answered, rounds, now)                   # twice a second
+    pace.look(seen, answered, rounds, now)                   # as often as you like
     pace.row(TaskId("worker", 1), record)                    # Row('worker:1', 'silent', 41, None, secs=12.0)
 
 | state | of | when |
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
 
 class Pace:
-    """Is told twice a second what is known, and says how each task is.
+    """Is told again and again what is known, and says how each task is.
 
     Args:
       cluster: of the job.
@@ -143,7 +143,7 @@ class Pace:
           record: the newest of it; empty if there is none.
         """
         name, state, steps = str(task), record.get("state", "starting"), record.get("local_steps")
-        if task not in self._cluster.training_tasks:
+        if task.job == "ps":
             secs = self._unanswered.get(name)
             return Row(name, state) if secs is None else Row(name, NO_ANSWER, secs=secs)
         row = Row(name, state, steps, self._per_sec.get(name, record.get("local_rate")))

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ps_train.board import Board, BoardError
+from ps_train.board import Board, BoardError, newest
 from ps_train.cluster import Cluster, TaskId
 from ps_train.tables import digest, text_key
 from ps_train.updates.standing import LedgerReader, Standing
@@ -178,13 +178,3 @@ class _Eye:
             sight.rounds.append(self._reader.read(CALL_SECS))
         except BoardError as error:
             sight.note = f"the rounds' ledger on {sight.task} cannot be read: {error}"
-
-
-def newest(boards: Iterable[Mapping[str, Record]]) -> dict[str, Record]:
-    """The newest record of each key."""
-    found: dict[str, Record] = {}
-    for board in boards:
-        for key, record in board.items():
-            if record.get("beat", 0) > found.get(key, {}).get("beat", -1):
-                found[key] = record
-    return found

@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED
+from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED, newest
 from ps_train.cluster import ENDED, Cluster, TaskId
-from ps_train.sight import LOOK_SECS, Look, Record, Sight, newest
+from ps_train.sight import LOOK_SECS, Look, Record, Sight
 from ps_train.staleness import Histogram
 from ps_train.tables import PLACEMENT, TRAFFIC, Held, Line, read_placement, read_traffic
 from ps_train.updates.standing import Standing
