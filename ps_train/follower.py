@@ -33,7 +33,7 @@ from ps_train.wording import counted
 LOOK_SECS = 0.5
 HEARD_SECS = 3.0  # a line is newer than a record that has not changed for so long before it
 _ENDS = {EXIT_DONE: "done", EXIT_SIGINT: "stopped", EXIT_SIGTERM: "stopped"}
-_STEP = re.compile(r"step (\d+)(?:/\d+)?(?:, loss (\S+?))?(?:, ([\d.]+) steps/s \(([\d.]+) of them here\))?$")
+_STEP = re.compile(r"step (\d+)(?:/\d+)?(?:, loss (\S+?))?(?:, (\S+) steps/s \((\S+) of them here\))?$")
 _LAST = re.compile(r"global step (\d+): ")
 
 

@@ -12,7 +12,7 @@ from ps_train.hooked_steps import HookedSteps, feeds_refused
 from ps_train.logs import Throttle, log
 from ps_train.staleness import Staleness
 from ps_train.updates.finite import explain_bad_number, is_bad_number
-from ps_train.wording import counted
+from ps_train.wording import as_rate, counted
 
 MAX_SKIPPED = 1000
 NOT_FED = "You must feed a value for "  # in TensorFlow's message
@@ -300,11 +300,11 @@ class StepHook(tf1.train.SessionRunHook):
         self._note_staleness()
         self._note_loss()
         global_rate, local_rate = self._rate.update(step, report.local_steps, now)
-        measured = {"rate": round(global_rate, 2), "local_rate": round(local_rate, 2)}
+        measured = {"rate": float(f"{global_rate:.4g}"), "local_rate": float(f"{local_rate:.4g}")}
         self._monitor.post(state="training", **self.figures(), **measured)
         if self._log_due.is_due(now):
             rates = (
-                f", {global_rate:.1f} steps/s ({local_rate:.1f} of them here)"
+                f", {as_rate(global_rate)} steps/s ({as_rate(local_rate)} of them here)"
                 if report.local_steps > 1
                 else ""
             )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ps_train.board import NO_ANSWER
 from ps_train.cluster import AT_TARGET, SERVING
-from ps_train.wording import counted
+from ps_train.wording import as_rate, counted
 
 if TYPE_CHECKING:
     from rich.console import ConsoleRenderable
@@ -87,7 +87,7 @@ class Snapshot(NamedTuple):
         """Rate, loss and time left, as far as known."""
         found = []
         if self.rate is not None:
-            found.append(_per_sec(self.rate))
+            found.append(f"{as_rate(self.rate)} steps/s")
         if self.loss is not None:
             found.append(f"loss {self.loss:.4g}")
         if self.eta_secs is not None:
@@ -192,15 +192,6 @@ def _of_target(snapshot: Snapshot) -> str:
     return f"{snapshot.step}" if snapshot.target is None else f"{snapshot.step}/{snapshot.target}"
 
 
-def _per_sec(rate: float) -> str:
-    """As "98.0 steps/s"; a slow model's rate is not rounded to nothing.
-
-    >>> _per_sec(98.04), _per_sec(0.054), _per_sec(0.0)
-    ('98.0 steps/s', '0.054 steps/s', '0.0 steps/s')
-    """
-    return f"{rate:.2g} steps/s" if 0 < rate < 0.95 else f"{rate:.1f} steps/s"
-
-
 def duration(secs: float) -> str:
     """As "1:15", with hours "2:00:00".
 
@@ -287,7 +278,7 @@ def _draw_rows(rows: Sequence[Row]) -> ConsoleRenderable:
     for row in rows:
         state = row.state if row.secs is None else f"{row.state} for {duration(row.secs)}"
         steps = "" if row.local_steps is None else counted(row.local_steps, "step")
-        rate = "" if row.rate is None else _per_sec(row.rate)
+        rate = "" if row.rate is None else f"{as_rate(row.rate)} steps/s"
         table.add_row(
             Text(f"  {row.name}"), Text(state, style=_style(row.state)), Text(steps, justify="right"),
             Text(rate, justify="right"),

@@ -17,6 +17,7 @@ from ps_train.sight import LOOK_SECS, Look, Record, Sight
 from ps_train.staleness import Histogram
 from ps_train.tables import PLACEMENT, TRAFFIC, Held, Line, read_placement, read_traffic
 from ps_train.updates.standing import Standing
+from ps_train.wording import as_rate
 
 SLOW = 0.5  # of the median rate
 MIN_PASSED_STEPS = (
@@ -249,7 +250,7 @@ def _with_slowness(worker: TaskStatus, workers: Sequence[TaskStatus]) -> TaskSta
     median = statistics.median(others)
     if worker.local_rate >= SLOW * median:
         return worker
-    remark = f"slow: {worker.local_rate:.1f} steps/s, where others do {median:.1f}"
+    remark = f"slow: {as_rate(worker.local_rate)} steps/s, where others do {as_rate(median)}"
     return worker._replace(remarks=(*worker.remarks, remark))
 
 

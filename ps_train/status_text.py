@@ -18,7 +18,7 @@ from ps_train.cluster import ENDED
 from ps_train.stall import describe_round
 from ps_train.status import NOT_SEEN, Status, TaskStatus, as_silence
 from ps_train.tables import Held, Line, largest
-from ps_train.wording import as_bytes, counted, describe_shares
+from ps_train.wording import as_bytes, as_rate, counted, describe_shares
 
 MAX_VARIABLES = 10
 MAX_LINES = 16
@@ -115,7 +115,8 @@ def _cells(task: TaskStatus) -> tuple[str, ...]:
     heard = ""
     if task.state not in (NOT_SEEN, NO_ANSWER, *ENDED):
         heard = f"{as_silence(task.silent_secs)} ago" if task.is_silent else "now"
-    numbers = [_shown(task.local_rate, ".1f"), _shown(task.loss, ".4g"), _shown(task.staleness, ".1f")]
+    rate = "" if task.local_rate is None else as_rate(task.local_rate)
+    numbers = [rate, _shown(task.loss, ".4g"), _shown(task.staleness, ".1f")]
     return (
         task.task, task.state, task.host or task.address or "", _shown(task.pid), _shown(task.step),
         _shown(task.local_steps), *numbers, heard,
@@ -198,7 +199,7 @@ def _model(status: Status) -> str:
     target = f"/{status.train_steps}" if status.train_steps else ""
     parts = [f"step {status.step}{target}"]
     if status.rate is not None:
-        parts.append(f"{status.rate:.1f} steps/s")
+        parts.append(f"{as_rate(status.rate)} steps/s")
     if status.update == "sync":
         parts.append(f"sync, {status.quorum} gradients an update")
     elif status.update:

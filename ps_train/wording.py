@@ -53,6 +53,15 @@ def as_secs(secs: float) -> str:
     return f"{secs:.0f}" if secs >= 1000 else f"{secs:.3g}"
 
 
+def as_rate(per_sec: float) -> str:
+    """A rate in steps or examples a second; a slow model's is not rounded to nothing.
+
+    >>> as_rate(98.04), as_rate(0.054), as_rate(0.0)
+    ('98.0', '0.054', '0.0')
+    """
+    return f"{per_sec:.2g}" if 0 < per_sec < 0.95 else f"{per_sec:.1f}"
+
+
 def as_bytes(number: int) -> str:
     """A size with three digits.
 

@@ -29,6 +29,7 @@ from ps_train.failures import describe_end
 from ps_train.process import SignalInbox, TaskProcess
 from ps_train.progress import Screen
 from ps_train.whole_files import write_json
+from ps_train.wording import as_rate
 
 OUTPUT_FILE = "output.txt"
 TICK_SECS = 1.0
@@ -208,7 +209,7 @@ def describe(record: Record) -> str:
     if figures["global_step"] is not None:
         parts.append(f"step {figures['global_step']}")
     for name, unit in (("steps_per_sec", "steps/s"), ("examples_per_sec", "examples/s")):
-        parts += [f"{figures[name]:.1f} {unit}"] if figures[name] is not None else []
+        parts += [f"{as_rate(figures[name])} {unit}"] if figures[name] is not None else []
     shown = {
         "loss": figures["loss"],
         **{f"held-out {name}": value for name, value in record["metrics"].items()},

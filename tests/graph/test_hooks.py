@@ -162,6 +162,16 @@ def test_progress_lines(graph, clock, lines):
     ]
 
 
+def test_a_slow_models_rate_is_not_rounded_to_nothing(graph, clock, lines):
+    step_hook, _, monitor = make_step_hook(clock, log_every_secs=10)
+    bring_up(step_hook)
+    for step in (2, 4, 6):
+        clock.now += 400
+        do_step(step_hook, step, loss=0.5)
+    assert (monitor.fields["rate"], monitor.fields["local_rate"]) == (0.005, 0.0025)
+    assert lines()[-1] == "step 6, loss 0.5, 0.005 steps/s (0.0025 of them here)"
+
+
 @pytest.mark.parametrize(("last_step", "told"), [(1, []), (43, ["step 43/200, loss 0.125"])])
 def test_the_last_step_has_a_progress_line(graph, clock, lines, last_step, told):
     step_hook, *_ = make_step_hook(clock, train_steps=200, log_every_secs=10)

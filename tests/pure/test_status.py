@@ -140,6 +140,12 @@ def test_an_async_job():
     )
 
 
+def test_a_slow_model_is_not_shown_as_one_that_stands_still():
+    rates = {f"worker:{index}": {"local_rate": 0.054, "rate": 0.162} for index in range(3)}
+    text = as_text(summarize([sight(0, later=rates), sight(1, later=rates)]))
+    assert "0.16 steps/s, async" in text and text.count(" 0.054 ") == 3
+
+
 def staleness(seen):
     found = Histogram()
     for value in seen:
