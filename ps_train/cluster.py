@@ -33,6 +33,7 @@ AT_TARGET = "at target"
 SERVING = "serving"  # of a ps, and of a worker whose devices another task uses
 WARMING_UP = "warming up"  # of a training task that lets the chief train alone at first
 UP = ("training", WARMING_UP, "ending", AT_TARGET)  # the states of a training task that has a session
+OVER = ("ending", AT_TARGET, *ENDED)  # of one that makes no step any more
 FROM_FLAGS = "flags"
 FROM_TF_CONFIG = "TF_CONFIG"
 FROM_SRUN = "the nodes of srun's job step"

@@ -150,7 +150,9 @@ class Findings:
             f"staleness {mean:.2f} on average, {max(counts, default=0)} at most; global step {self.global_step}"
         ]
         found += [f"restored from {path}" for path in self._models if path]
-        if self._num_equal == self._num_compared:
+        if not self._num_compared:
+            found.append("losses: there are none to compare")
+        elif self._num_equal == self._num_compared:
             found.append(f"losses: all {self._num_compared} equal bit for bit")
         elif self._worst <= TOLERANCE:
             found.append(

@@ -20,7 +20,7 @@ from typing import Any
 
 from ps_train.board import newest
 from ps_train.board_watch import BoardWatch
-from ps_train.cluster import AT_TARGET, ENDED, Cluster, TaskId
+from ps_train.cluster import OVER, Cluster, TaskId
 from ps_train.config import TrainConfig
 from ps_train.errors import EXIT_DONE, EXIT_RETRYABLE, EXIT_SIGINT, EXIT_SIGTERM
 from ps_train.evaluation_watch import EVALUATION
@@ -200,7 +200,7 @@ class Follower:
         is_reached = (
             step is not None and self._config.train_steps is not None and step >= self._config.train_steps
         )
-        return is_reached or bool(states) and all(state in ("ending", AT_TARGET, *ENDED) for state in states)
+        return is_reached or bool(states) and all(state in OVER for state in states)
 
     def _row(self, task: TaskId, status: int | None) -> Row:
         record = self._record(task)

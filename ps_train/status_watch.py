@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
-from ps_train.cluster import ENDED, Cluster
+from ps_train.cluster import OVER, Cluster
 from ps_train.sight import Watcher
 from ps_train.status import Status, as_dict, summarize
 from ps_train.status_text import as_text, why_unanswered
@@ -78,7 +78,7 @@ def _is_end(last: Status | None, gone_secs: float) -> bool:
         return True
     workers = [task for task in last.tasks if not task.task.startswith("ps:")]
     is_reached = last.train_steps is not None and (last.step or 0) >= last.train_steps
-    return is_reached or bool(workers) and all(task.state in (*ENDED, "ending") for task in workers)
+    return is_reached or bool(workers) and all(task.state in OVER for task in workers)
 
 
 def why_it_ended(status: Status, last_step: int | None) -> str:

@@ -83,6 +83,8 @@ class StepTracer:
         self._is_ending = True
         self.finish()
         self._thread.join((STOP_SECS if self._is_hurried else END_SECS) + CALL_SECS)
+        if self._thread.is_alive():
+            log.warning("the trace is lost: the ps tasks, or the disk, took too long for it")
 
     # In each step.
 

@@ -6,7 +6,7 @@ Distributed Synchronous SGD", 2016, add their asynchronous workers one after the
 
 import time
 
-from ps_train.cluster import AT_TARGET, ENDED, WARMING_UP
+from ps_train.cluster import OVER, WARMING_UP
 from ps_train.compat import tf1
 from ps_train.hooks import STALE, as_preemption
 from ps_train.liveness import awake_clock, line_throttle
@@ -70,4 +70,4 @@ class WarmUpHook(tf1.train.SessionRunHook):
         if self._runtime.guard.should_stop or self._step_hook.is_last:
             return True
         state = self._runtime.monitor.view().record(self._chief).get("state")
-        return state in ("ending", AT_TARGET, *ENDED)
+        return state in OVER

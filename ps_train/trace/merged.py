@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
     Attributes:
       sent: None if the op that made it is not in the trace, as TensorFlow has renamed it.
-      num_bytes: None: not known.
+      num_bytes: None: not known, as it was not noted itself but is inferred.
     """
 
     tensor: str
@@ -36,11 +36,6 @@ class Message(NamedTuple):
     sent: int | None
     arrival: int
     num_bytes: int | None
-
-    @property
-    def is_inferred(self) -> bool:
-        """Whether it was not noted itself."""
-        return self.num_bytes is None
 
 
 class AlignedRun(NamedTuple):

@@ -196,6 +196,7 @@ def test_losses_that_differ_in_the_last_bits_or_more(tmp_path):
 
 def test_a_jump_from_losses_of_zero_and_a_loss_of_nan_are_told(tmp_path):
     findings = Findings(record_of_two(tmp_path))
+    assert "losses: there are none to compare" in findings.lines()
     for number, loss in enumerate([*([0.0] * 5), 0.25, float("nan")], 10):
         findings.note_step((0, 0, number), {"l": loss}, {"loss": "l"})
     found = findings.as_dict()

@@ -159,7 +159,7 @@ def test_a_text_that_is_no_part(text):
 def test_a_message_that_tensorflow_has_left_out_is_seen_by_its_use():
     whole = a_step()
     without = whole._replace(transfers=whole.transfers[:1] + whole.transfers[2:])
-    (found,) = [m for m in merged(part("worker:0", without)).runs[0].messages if m.is_inferred]
+    (found,) = [m for m in merged(part("worker:0", without)).runs[0].messages if m.num_bytes is None]
     assert (found.tensor, found.source, found.target, found.num_bytes) == ("matmul", "worker:0", "ps:0", None)
     assert (found.sent - BASE, found.arrival - BASE) == (10 * MS, 12 * MS)
 
