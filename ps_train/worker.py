@@ -98,24 +98,8 @@ def run(runtime, config, model):
         profiler = Profiler(runtime, config) if config.profile_steps else None
         window = config.trace_window
         tracer = StepTracer(runtime, window, config.train_dir) if window else None
-        saving = session.Saving(
-            config.train_dir,
-            config.save_checkpoint_steps,
-            config.checkpoint_secs,
-            config.keep_checkpoint_max,
-            summary_dir=config.train_dir,
-            summary_steps=config.summaries_steps,
-            summary_secs=config.save_summaries_secs,
-            figure_steps=config.summaries_steps,
-            figure_secs=config.save_summaries_secs,
-        )
         is_lost = functools.partial(is_ps_lost, runtime)
-        make_runner: Any = functools.partial(ProfilingRunner, profiler) if profiler else StepRunner
-        if tracer:
-            make_runner = functools.partial(TracingRunner, tracer)
-        if context.autotune:
-            make_runner = functools.partial(TuningRunner, tuner_for(runtime), runtime)
-        runner = make_runner(
+        runner = _runner_class(runtime, profiler, tracer)(
             ops,
             step_hook,
             fetches,
@@ -126,19 +110,15 @@ def run(runtime, config, model):
         made = session.make(
             runtime,
             step_hook,
-            saving,
+            _saving(config),
             hooks=ops.hooks,
             step=[ops.step, *fetches.values()],
             step_runner=runner,
             is_ps_lost=is_lost,
         )
         with made as sess, profiler or tracer or contextlib.nullcontext():
-            if context.is_chief and not config.train_dir:
-                log.warning("no --train_dir: nothing is saved, and what is learnt is gone when the job ends")
-            if context.is_chief and not sess.should_stop():
-                checkpoints.unmark_last(config.train_dir)
-            if context.is_chief and config.train_dir:
-                EvaluationWatch(config.train_dir, runtime.monitor.post).start()
+            if context.is_chief:
+                _begin_as_chief(runtime, config, sess)
             if profiler:
                 profiler.probe_links(sess, step_hook)
             runner.loop(sess)
@@ -148,6 +128,39 @@ def run(runtime, config, model):
         raise PeerLostError(f"another worker has stopped; {NO_WAY_ON}", is_model_safe=True)
     report.reason = step_hook.describe_end()
     _tell_unused(runtime, step_hook)
+
+
+def _saving(config):
+    """Checkpoints and event files, both in the train_dir."""
+    return session.Saving(
+        config.train_dir,
+        config.save_checkpoint_steps,
+        config.checkpoint_secs,
+        config.keep_checkpoint_max,
+        summary_dir=config.train_dir,
+        summary_steps=config.summaries_steps,
+        summary_secs=config.save_summaries_secs,
+        figure_steps=config.summaries_steps,
+        figure_secs=config.save_summaries_secs,
+    )
+
+
+def _runner_class(runtime, profiler, tracer) -> Any:
+    """What makes the StepRunner; at most one of these has to do with the steps (`contradictions`)."""
+    if runtime.context.autotune:
+        return functools.partial(TuningRunner, tuner_for(runtime), runtime)
+    if tracer:
+        return functools.partial(TracingRunner, tracer)
+    return functools.partial(ProfilingRunner, profiler) if profiler else StepRunner
+
+
+def _begin_as_chief(runtime, config, sess):
+    if not config.train_dir:
+        log.warning("no --train_dir: nothing is saved, and what is learnt is gone when the job ends")
+    if not sess.should_stop():
+        checkpoints.unmark_last(config.train_dir)
+    if config.train_dir:
+        EvaluationWatch(config.train_dir, runtime.monitor.post).start()
 
 
 def _tell_unused(runtime, step_hook):
