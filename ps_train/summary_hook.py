@@ -33,7 +33,7 @@ from ps_train.updates.rate import rates
 
 LOOK_SECS = 0.5
 RETRY_SECS = 10.0
-JOIN_SECS = 5.0
+JOIN_SECS = 10.0
 TRACED = ("parts", "traffic")  # of a task's record
 
 
