@@ -9,6 +9,8 @@
 3. If no ps answers, as all are stopped, the last answer is shown with its age and the reason.
 4. GET and HEAD only. On loopback, the Host header has to name loopback, or any web page could read it through a name of its own
    that leads here. What the boards say is shown as text, whatever it is.
+5. MAX_CLIENTS connections at a time, as each is a thread and an open file of the job's, which dies when it has no more of these:
+   one more, and the one that has been open longest is cut. A browser just opens another.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ IDLE_SECS = 10.0
 FIRST_SECS = 6.0
 MAX_POINTS = 600
 REQUEST_SECS = 10.0
+MAX_CLIENTS = 32
+ROOM_SECS = 1.0  # in which a connection that was cut has ended
 PAGE = os.path.join(os.path.dirname(__file__), "status.html")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -194,6 +198,28 @@ def _make_server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) ->
         address_family = family
         daemon_threads = True
 
+        def __init__(self) -> None:
+            self._open: dict[Any, bool] = {}  # connections, oldest first
+            self._room = threading.Semaphore(MAX_CLIENTS)
+            super().__init__((str(address[0]), port), handler)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if not (self._room.acquire(blocking=False) or self._make_room()):
+                self.shutdown_request(request)
+                return
+            self._open[request] = True
+            super().process_request(request, client_address)
+
+        def _make_room(self) -> bool:
+            with contextlib.suppress(OSError, StopIteration, RuntimeError):  # one has just ended
+                next(iter(self._open)).shutdown(socket.SHUT_RDWR)
+            return self._room.acquire(timeout=ROOM_SECS)
+
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            if self._open.pop(request, False):
+                self._room.release()
+
         def server_bind(self) -> None:  # HTTPServer's asks for this host's name, which may take long
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.socket.bind(self.server_address)
@@ -203,7 +229,7 @@ def _make_server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) ->
         def handle_error(self, request: Any, client_address: Any) -> None:
             """A browser that has gone is nothing to tell."""
 
-    return Server((str(address[0]), port), handler)
+    return Server()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -250,3 +250,24 @@ def test_a_port_that_is_taken_is_refused_by_the_command(capsys):
         f"ps_train: --status_port={port}: 127.0.0.1:{port} cannot be listened at: Address already in use. Choose another "
         "--status_port, or 0 for a free one.\n"
     )
+
+
+def test_slow_clients_take_few_threads_and_keep_nobody_away(watcher, monkeypatch):
+    monkeypatch.setattr(status_page, "MAX_CLIENTS", 4)
+    page = Page("0", Live(PS, CLUSTER, make_watcher=lambda ps: watcher))
+    address = re.fullmatch(r"http://(.*):(\d+)/", page.url).groups()
+    num_threads = threading.active_count()
+    slow = []
+    try:
+        for _ in range(20):
+            slow.append(socket.create_connection(address, timeout=30))
+            slow[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")  # and never a second line
+        assert ask(page)[0] == 200  # the 21st: it came after all of them
+        assert threading.active_count() <= num_threads + 4 + 1  # and who looks at the boards
+        assert [client.recv(1) for client in slow[:17]] == [b""] * 17
+        slow[-1].sendall(b"\r\n\r\n")
+        assert slow[-1].recv(12) == b"HTTP/1.1 200"
+    finally:
+        for client in slow:
+            client.close()
+        page.close()
