@@ -196,11 +196,11 @@ class SessionCreator(tf1.train.SessionCreator):
         else:
             time.sleep(RELAPSE_SECS)
 
-    def make_raw_session(self):
-        """A session without any bring-up."""
+    def make_raw_session(self, graph=None):
+        """A session without any bring-up, of the graph that is trained if no other is given."""
         runtime = self._runtime
         config = session_config(runtime.context.cluster, runtime.context.task, runtime.config)
-        return BoundedSession(runtime.target, graph=self._global_step.graph, config=config)
+        return BoundedSession(runtime.target, graph=graph or self._global_step.graph, config=config)
 
     def make_session_aside(self):
         """The same in another thread than that of the training, which may be changing the graph's wiring (`--autotune`)."""

@@ -42,6 +42,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
       optimizers: synchronous ones, whose updates wait while a checkpoint is being written.
       end_secs: how long to try for the last checkpoint while the directory cannot be written; called at the end.
       on_saved: called with the session and the path of each one, or None.
+      save_otherwise: called with the error of a save, prefix and step; whether it has saved in another way. Or None.
 
     While the directory cannot be written (disk full, gone, read-only) training goes on: the model lives on the ps tasks.
     """
@@ -58,6 +59,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         granting=contextlib.nullcontext,
         end_secs=lambda: 0.0,
         on_saved=None,
+        save_otherwise=None,
         clock=time.monotonic,
     ):
         self._saver, self._prefix = saver, os.path.join(train_dir, "model.ckpt")
@@ -69,7 +71,7 @@ class CheckpointHook(tf1.train.SessionRunHook):
         self._global_step, self._report = global_step, report
         self._save_steps, self._save_secs, self._clock = save_steps, save_secs, clock
         self._optimizers, self._granting, self._end_secs = optimizers, granting, end_secs
-        self._on_saved = on_saved
+        self._on_saved, self._save_otherwise = on_saved, save_otherwise
         self._saved_step = self._saved_at = None
         self._has_ended = False
 
@@ -180,15 +182,25 @@ class CheckpointHook(tf1.train.SessionRunHook):
             for optimizer in self._optimizers:
                 held.enter_context(optimizer.paused(session))
                 step = int(session.run(self._read_step))
-            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+            is_usual = self._write(session, step)
         path = f"{self._prefix}-{step}"
         if not os.path.exists(path + ".meta"):
             self._write_meta(path + ".meta")
         self._saved_step, self._saved_at = step, self._clock()
         self._report.checkpoint = path
         self._known.add(path)
-        if self._on_saved is not None:
+        if self._on_saved is not None and is_usual:
             self._on_saved(session, path)
+
+    def _write(self, session, step):
+        """Whether it has gone the usual way."""
+        try:
+            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+            return True
+        except tf.errors.OpError as error:
+            if self._save_otherwise is None or not self._save_otherwise(error, self._prefix, step):
+                raise
+            return False
 
     def _claim_directory(self):
         """Locks the directory until the end, and tidies it; warns if another process of this host has locked it."""

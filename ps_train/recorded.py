@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ps_train.errors import UsageError
+from ps_train.errors import ModelError, UsageError
 
 FORMAT = 1
 _STEP = re.compile(r"(\d+) (\d+) (\d+) (\d+)")
@@ -251,7 +251,7 @@ class Journal:
     """A worker's file, opened to be appended to.
 
     Raises:
-      UsageError: it cannot be written, at first or later: a record with a gap could not be replayed.
+      UsageError: it cannot be written.
 
     Attributes:
       sessions, models: how many of either there are in it.
@@ -267,11 +267,16 @@ class Journal:
         self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, it is open as long as the process
 
     def write(self, value: Any) -> None:
-        """Adds a line."""
+        """Adds a line; raises ModelError if it cannot be written: the model is as good as before, a record with a gap is not."""
         try:
             self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
         except OSError as error:
-            raise _not_written(self._path, error) from None
+            raise ModelError(why_unwritten(f"{self._path}: {error.strerror}")) from None
+
+
+def why_unwritten(what: str) -> str:
+    """What ends a job whose record does."""
+    return f"--record cannot be written any more: {what}. Make room there, or go on without --record"
 
 
 def read(directory: str) -> Record:

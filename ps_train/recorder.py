@@ -9,6 +9,7 @@ What a step is called in the files of the ps tasks is its worker, the worker's s
 each run of its graph: so a run that fails, as for NaN, has a number, too, and it is known which batch it used up.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -16,8 +17,9 @@ from typing import Any
 
 from ps_train import __version__
 from ps_train.compat import tf, tf1
-from ps_train.errors import UsageError
-from ps_train.recorded import FORMAT, Journal, order_path
+from ps_train.errors import ModelError, UsageError
+from ps_train.explain import cause
+from ps_train.recorded import FORMAT, Journal, order_path, why_unwritten
 from ps_train.sections import MUTEX, cut, serialize, write_line
 from ps_train.transport import ancestors
 from ps_train.updates.stale import GATES
@@ -72,6 +74,7 @@ class Recorder:
         # Of the graph, once it is laid.
         self._session: Any = None
         self._num_saves = self._mark = self._text = None
+        self._bare_saving: Any = None  # (GraphDef, SaverDef), without locks
 
     def lay(self, step, saver):
         """Changes the default graph, the last thing that happens to it.
@@ -82,6 +85,10 @@ class Recorder:
         """
         graph = tf1.get_default_graph()
         self._session, saves, counted, done = graph.get_collection(NUMBERS)[-1]
+        if saver is not None:
+            save = graph.as_graph_element(saver.saver_def.save_tensor_name)
+            bare = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), [save.op.name])
+            self._bare_saving = bare, saver.saver_def
         parts = cut(step)
         found = {"sections": parts.describe(), "digest": parts.digest, "seeds": parts.seeds}
         self._journal.write({**self._start, **found})
@@ -91,7 +98,7 @@ class Recorder:
         gates = [gate.gate for gate in graph.get_collection(GATES)]
         done.op._add_control_inputs(serialize(parts, label, self._path_of, gates))
         if saver is not None:
-            self._lay_saves(graph.as_graph_element(saver.saver_def.save_tensor_name), saves)
+            self._lay_saves(save, saves)
         if self._context.is_chief:
             self._lay_marks()
 
@@ -142,7 +149,27 @@ class Recorder:
 
     def note_saved(self, session, path):
         """The chief has written a checkpoint."""
-        self._journal.write({"save": int(session.run(self._num_saves)), "path": os.path.abspath(path)})
+        number = int(session.run(self._num_saves))
+        with contextlib.suppress(ModelError):  # it is written all the same, and the next step says so
+            self._journal.write({"save": number, "path": os.path.abspath(path)})
+
+    def save_bare(self, make_session, error, prefix, step):
+        """Writes a checkpoint as if nothing were recorded, if what has kept it from being written is the record; whether it has.
+
+        Args:
+          make_session: makes a session of a graph on the cluster.
+          error: of the save.
+          prefix, step: of the checkpoint's name.
+        """
+        if not is_unwritten(error):
+            return False
+        graph_def, saver_def = self._bare_saving
+        with tf1.Graph().as_default() as graph:
+            tf1.import_graph_def(graph_def, name="")
+            saver = tf1.train.Saver(saver_def=saver_def)
+            with make_session(graph) as session:
+                saver.save(session, prefix, global_step=step, write_meta_graph=False)
+        return True
 
     def note(self, values):
         """A step is done; `values` is what it fetched."""
@@ -166,6 +193,17 @@ class RecordHook(tf1.train.SessionRunHook):
     def begin(self):
         """Changes the default graph."""
         self._recorder.lay(self._step, self._creator.saver)
+
+
+def is_unwritten(error):
+    """Whether an error of a session is that a ps could not write its line."""
+    op = getattr(error, "op", None)
+    return op is not None and op.type == "PrintV2" and op.get_attr("output_stream").endswith(b".order")
+
+
+def explain_unwritten(error):
+    """The same as a ModelError."""
+    return ModelError(why_unwritten(cause(error)))
 
 
 def hash_file(path):

@@ -8,6 +8,7 @@
 The hooks are listed in the order of the end, which `ending` explains.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -284,6 +285,8 @@ def _final_hooks(runtime, creator, optimizers, saving, rosters):
                 granting=lambda: runtime.guard.granting(timeouts.shutdown_timeout_secs),
                 end_secs=lambda: 0.0 if runtime.guard.should_stop else timeouts.shutdown_timeout_secs,
                 on_saved=runtime.recorder and runtime.recorder.note_saved,
+                save_otherwise=runtime.recorder
+                and functools.partial(runtime.recorder.save_bare, creator.make_raw_session),
             )
         )
         runtime.rescue = lambda: savers[0].rescue(

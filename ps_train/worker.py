@@ -35,7 +35,7 @@ from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.quorum import num_needed
-from ps_train.recorder import Recorder, number_steps
+from ps_train.recorder import Recorder, explain_unwritten, is_unwritten, number_steps
 from ps_train.tracer import StepTracer, TracingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.allreduce import AGREEMENTS, is_collective
@@ -424,6 +424,8 @@ def explain(runtime, error):
             return runtime.guard.failure  # whose release was this error
         if is_collective(error):
             return PeerLostError(f"a worker was lost: {cause(error)[:300]}; {NO_WAY_ON}", is_model_safe=True)
+    if is_unwritten(error):
+        return explain_unwritten(error)
     if is_ps_lost(runtime, error):
         down = [link for link in runtime.monitor.links if link.silent_secs() > BEAT_SECS + 0.1]
         refusal = None if down else _await_refusal(runtime.monitor)

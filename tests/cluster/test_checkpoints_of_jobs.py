@@ -99,6 +99,17 @@ def test_a_disk_that_stays_full_at_the_end(make_job, small_disk):
     assert 0 < checkpoint_of(job.train_dir)["global_step"] < 300
 
 
+def test_a_full_disk_of_the_record_ends_the_job_with_the_model_saved(make_job, small_disk):
+    folder, _ = small_disk
+    flags = ["--train_steps=1000000", "--save_checkpoint_secs=1000", f"--record={folder / 'record'}"]
+    job = make_job(1, 2, "noisy.py", flags, params="pause=0")
+    _, chief, other = job.start_all()
+    job.expect_exits(1)
+    said = r"--record cannot be written any more: .*No space left on device\. Make room there"
+    assert re.search(said, chief.report["reason"] + other.report["reason"])
+    assert checkpoint_of(job.train_dir)["global_step"] >= chief.report["global_step"] > 100
+
+
 READ = """
 import json, sys
 import tensorflow as tf

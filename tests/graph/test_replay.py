@@ -9,6 +9,7 @@ from recording import BATCH, Recorded, checkpoint
 from ps_train import ModelSpec
 from ps_train.compat import tf, tf1
 from ps_train.recorded import read
+from ps_train.recorder import explain_unwritten
 
 pytestmark = pytest.mark.graph
 WAYS = {"apart": {"pack_bytes": "0", "fuse_bytes": "0"}, "fused": {}}
@@ -236,3 +237,27 @@ def test_a_step_of_which_one_ps_wrote_nothing(tmp_path):
     assert any(line.startswith("not done, as the record lacks") for line in findings.lines())
     assert f"lines that were cut off: ps1.order:{len(lines) - 1}" in findings.lines()
     assert read(run.directory).skipped
+
+
+def test_the_model_is_saved_though_its_record_cannot_be(tmp_path):
+    run = Recorded(tmp_path, lambda *given: net(OPTIMIZERS["adam"], *given), train_dir=str(tmp_path))
+    run.step(0)
+    known = run.values()
+    order = tmp_path / "record" / "ps1.order"
+    order.unlink()
+    order.mkdir()  # what TensorFlow cannot append to
+    recorder, creator = run.recorders[0]
+    with pytest.raises(tf.errors.OpError) as raised:
+        run.step(1)
+    assert str(explain_unwritten(raised.value)).startswith("--record cannot be written any more: ")
+    with pytest.raises(tf.errors.OpError) as raised:
+        creator.saver.save(run.sessions[0], str(tmp_path / "m"), write_meta_graph=False)
+
+    def make_session(graph):
+        return run._session(run.servers.cluster.training_tasks[0], graph)
+
+    assert not recorder.save_bare(make_session, OSError("another"), str(tmp_path / "m"), 1)
+    assert recorder.save_bare(make_session, raised.value, str(tmp_path / "m"), 1)
+    found = checkpoint(str(tmp_path / "m-1"))
+    np.testing.assert_equal(found, {name: known[name] for name in found})
+    assert set(found) == set(known)
