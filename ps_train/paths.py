@@ -22,6 +22,7 @@ def problems(config: TrainConfig, is_saving: bool = True, is_local: bool = False
     found = _directory_problem("train_dir", config.train_dir, is_saving)
     if is_local:
         found += _directory_problem("log_dir", config.log_dir, is_written=True)
+    found += _directory_problem("record", config.record, is_written=True)
     return found + _file_problem("report_file", config.report_file)
 
 

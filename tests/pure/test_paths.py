@@ -93,3 +93,14 @@ def test_only_those_that_write_need_to(here):
     assert refused(lambda: eval.make_plan(parse(["--train_dir=locked"])[0]))[0].startswith(
         "--train_dir=locked cannot be written"
     )
+
+
+@pytest.mark.parametrize(
+    "task", [(), ("--job_name=ps", *HOSTS), ("--job_name=worker", "--task_index=1", *HOSTS)]
+)
+def test_a_record_is_written_by_each_task(task):
+    assert refused(lambda: plan("--record=file", "--train_steps=9", *task)) == [
+        "--record=file is a file. Expected a directory."
+    ]
+    (said,) = refused(lambda: plan("--record=locked/r", "--train_steps=9", *task))
+    assert said.startswith("--record=locked/r cannot be written: ")
