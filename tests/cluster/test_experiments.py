@@ -186,7 +186,11 @@ def check_evaluations(evaluations, runs, out):
     for run in runs:
         own = [row for row in evaluations if row["run"] == run["run"]]
         steps, secs = [int(row["global_step"]) for row in own], [float(row["train_secs"]) for row in own]
-        assert len(own) >= 5 and steps == sorted(set(steps)) and secs == sorted(secs)
+        assert steps == sorted(set(steps)) and secs == sorted(secs)
+        if run["update"] == "sync":
+            assert steps == list(range(0, 41, 4))
+        else:  # the chief saves when a step of its own is over, and it may make few of them
+            assert len(steps) >= 2 and steps[0] == 0
         assert own[-1]["eval_accuracy"] == run["eval_accuracy"] and str(steps[-1]) == run["global_step"]
         assert secs[-1] == pytest.approx(float(run["train_secs"]), abs=0.001)
         for row in own:

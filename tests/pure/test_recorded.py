@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ps_train.config import TrainConfig
-from ps_train.errors import UsageError
+from ps_train.errors import ModelError, UsageError
 from ps_train.findings import Findings
 from ps_train.recorded import Journal, ModelEvent, SaveEvent, StepEvent, order_path, prepare, read, steps_path
 
@@ -132,7 +132,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 def test_a_disk_that_gets_full_is_told_in_a_line(tmp_path):
     journal = Journal(str(tmp_path), 0)
     journal._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
-    with pytest.raises(UsageError, match=r"worker0.steps cannot be written: No space left on device. Choose"):
+    with pytest.raises(ModelError, match=r"any more: .*worker0.steps: No space left on device. Make room"):
         journal.write({"session": 0})
 
 
