@@ -1,5 +1,9 @@
 """How old a worker's gradients are, in updates: the figures of the report, of the boards, and of a line in the log.
 
+Where nothing on the ps tasks counts it (`updates.stale` does), a gradient's age is the number of updates of others since the
+worker's own one before: those since its variables were pulled, and what came between that update and the pull, so it is no less
+than the truth, and more where a worker does much between two pulls.
+
 staleness = Staleness(pulls_ahead=0)
 staleness.start(10)
 staleness.note(11)                          # this gradient's, 0
