@@ -243,7 +243,9 @@ def read(path: str) -> tuple[Merged, dict[str, Any]]:
             raise ValueError(f"its format is {other['format']!r}")
         runs = _runs(content["traceEvents"])
         clocks = {task: _clock(**clock) for task, clock in other["clocks"].items()}
-    except (KeyError, TypeError, AttributeError, IndexError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except KeyError as error:
+        raise ValueError(f"it has no {error}") from None
+    except (TypeError, AttributeError, IndexError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     return Merged(tuple(runs), clocks, other["reference"]), other
 

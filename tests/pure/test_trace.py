@@ -422,7 +422,7 @@ def test_no_file_or_another(tmp_path, capsys):
         ),
         (
             [str(tmp_path / "other.json")],
-            "other.json is not a trace of --trace_steps: KeyError: 'otherData'. Expected the file that the chief's log names.",
+            "other.json is not a trace of --trace_steps: it has no 'otherData'. Expected the file that the chief's log names.",
         ),
     ]:
         assert program.main(["trace", *words]) == 1
