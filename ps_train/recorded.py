@@ -133,7 +133,7 @@ class Record:
       starts: worker -> what its processes wrote when they started.
       sessions: (worker, session) -> the index in `starts` of the process.
       steps: (worker, session, number) -> Step.
-      models: number -> what the chief wrote of it: "checkpoint", None for initialized variables.
+      models: number -> what the chief wrote of it: "checkpoint", None for initialized variables; "start": its process, as in `sessions`.
       saves: (session, number) -> path of a checkpoint that was written.
       orders: ps -> its events, in its order.
       skipped: lines that could not be read, as `file:line`.
@@ -336,7 +336,7 @@ def _read_worker(record: Record, worker: int, path: str) -> None:
             session = line["session"]
             record.sessions[worker, session] = len(starts) - 1
         elif "model" in line:
-            record.models[line["model"]] = line
+            record.models[line["model"]] = {**line, "start": len(starts) - 1}
         elif "save" in line:
             record.saves[session, line["save"]] = line["path"]
 

@@ -229,6 +229,7 @@ class Replay:
         self._record, self._directory, self._configs = record, directory, configs
         self._cluster, self._model, self._train_dir = cluster, model, train_dir
         self._built: dict[tuple[int, int], Built] = {}
+        self._keepers: dict[int, Any] = {}  # by the start of the chief's process that brings a model up
         self._keeper: Any = None
         self._keeper_prefix = ""
         self._copies: dict[tuple[int, int], str] = {}
@@ -372,7 +373,7 @@ class Replay:
         key = session[0], self._record.sessions[session]
         if key not in self._built:
             self._built[key], keeper = self._build(*key)
-            self._keeper = keeper or self._keeper
+            self._keepers |= {key[1]: keeper} if keeper else {}
         return self._built[key]
 
     def _build(self, number, start):
@@ -409,12 +410,12 @@ class Replay:
         ]
         if [*heads] != [ModelEvent(number)] * len(self._record.orders):
             return False
-        if self._keeper is None:
-            chief = self._record.starts[0]
-            self._built[0, len(chief) - 1], self._keeper = self._build(0, len(chief) - 1)
-        self._keeper_prefix = f"model{number}"
-        self._import(self._keeper.graph_def, self._keeper_prefix)
         noted = self._record.models[number]
+        start = noted["start"]  # initial values are those of its seed
+        if start not in self._keepers:
+            self._built[0, start], self._keepers[start] = self._build(0, start)
+        self._keeper, self._keeper_prefix = self._keepers[start], f"model{number}"
+        self._import(self._keeper.graph_def, self._keeper_prefix)
         if noted["checkpoint"] is None:
             self._run_keeper([self._keeper.init])
         else:

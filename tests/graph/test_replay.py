@@ -1,5 +1,6 @@
 """What was recorded is re-applied to the bit, whatever the graph; what was not as recorded is found."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from ps_train import ModelSpec
 from ps_train.compat import tf, tf1
 from ps_train.recorded import read
 from ps_train.recorder import explain_unwritten
+from ps_train.replay import Replay
 
 pytestmark = pytest.mark.graph
 WAYS = {"apart": {"pack_bytes": "0", "fuse_bytes": "0"}, "fused": {}}
@@ -238,6 +240,18 @@ def test_a_step_of_which_one_ps_wrote_nothing(tmp_path):
     assert any(line.startswith("not done, as the record lacks") for line in findings.lines())
     assert f"lines that were cut off: ps1.order:{len(lines) - 1}" in findings.lines()
     assert read(run.directory).skipped
+
+
+def test_initial_values_are_of_the_seed_of_the_process_that_gave_them(tmp_path):
+    """A chief that came back, and takes another seed, in the same directory."""
+    run = Recorded(tmp_path, lambda *given: net(OPTIMIZERS["sgd"], *given), num_ps=1)
+    run.step(0)
+    run.step(1)
+    path = tmp_path / "record" / "worker0.steps"
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
+    configs = {0: [run.config, dataclasses.replace(run.config, seed=99)], 1: [run.config]}
+    found = Replay(read(run.directory), run.directory, configs, run.servers.cluster, run.model).run()
+    assert found.is_true and found.as_dict()["losses_equal"] == 2, found.lines()
 
 
 def test_the_model_is_saved_though_its_record_cannot_be(tmp_path):
