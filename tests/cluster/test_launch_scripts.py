@@ -221,7 +221,7 @@ def test_a_host_that_never_answers_is_not_waited_for_longer_than_its_bound(launc
     assert job.log.splitlines()[:2] == [
         "ps_train: Waiting for ssh to start worker:0 on host7, no longer than 9 s (--startup_timeout_secs).",
         "ps_train: worker:0 failed (status 138): host7 has not started it within 9 s (--startup_timeout_secs). Expected its "
-        "shell, its directories and its Python to answer: try ssh host7 true. It said: welcome",
+        f"shell, its directories and its Python to answer: try {deaf_ssh} host7 true. It said: welcome",
     ]
 
 
