@@ -289,7 +289,7 @@ def test_what_is_wrong_with_a_host_is_told_in_a_line(hosts):
         ),
         (
             ["--hosts=host0:2"], {"ssh": f"-o UserKnownHostsFile={folder}/none"}, 1,
-            r"the host key of host0 is unknown to ssh, or another than before. Log in once \(ssh host0\)",
+            r"the host key of host0 is unknown to ssh, or another than before. Log in once \(ssh -F .* host0\)",
         ),
         (["--hosts=host0:2", "--remote_dir=nowhere"], {}, 1, "host0 has no directory nowhere. Make it there, or"),
         (["--hosts=host0:2", "--remote_python=nopython"], {}, 1, "host0 has no nopython. Name an interpreter"),
