@@ -92,6 +92,7 @@ def test_the_page_of_a_local_cluster(launcher, tmp_path):
     launcher.wait_for_training()
     url = re.search(r"^ps_train: status page: (http://127\.0\.0\.1:\d+/)$", launcher.err, re.MULTILINE)[1]
     launcher.wait_for(lambda: status_of(url)["transport"].keys() == {"worker:0", "worker:1"}, "tables")
+    launcher.wait_for(lambda: len(status_of(url)["history"]) > 1, "two looks, of which curves are drawn")
     before = status_of(url)
     text = browse(tmp_path, url, "--dump-dom")
     dom = Dom(text)
