@@ -54,11 +54,10 @@ def checkpoints_up_to_newest(train_dir):
 
 def remove_all_but_newest(train_dir):
     """Removes the checkpoints of a job that is over, but for its newest."""
-    for path in checkpoints_up_to_newest(train_dir):
-        if path != latest_checkpoint(train_dir):
-            for suffix in (".index", ".meta", ".data-00000-of-00001"):
-                with contextlib.suppress(OSError):
-                    os.remove(path + suffix)
+    for path in checkpoints_up_to_newest(train_dir)[:-1]:
+        for suffix in (".index", ".meta", ".data-00000-of-00001"):
+            with contextlib.suppress(OSError):
+                os.remove(path + suffix)
 
 
 def remove_interrupted(train_dir):

@@ -12,6 +12,7 @@ for as long as two save periods and `startup_timeout_secs`.
 import contextlib
 import os
 import time
+from functools import partial
 
 import numpy as np
 
@@ -59,11 +60,7 @@ def run_once(config, show=print):
         evaluation = Evaluation(config)
         is_all = config.eval_checkpoints == "all"
         for checkpoint in checkpoints.checkpoints_up_to_newest(config.train_dir) if is_all else [newest]:
-            step, metrics, examples = evaluation.run(checkpoint)
-            show(describe(step, metrics, examples))
-            _note(report, checkpoint, step, metrics, examples)
-            write_result(config.train_dir, describe(step, metrics, examples))
-            evaluation.write_summary(step, metrics)
+            _evaluate_and_tell(evaluation, checkpoint, report, show)
     return EXIT_DONE
 
 
@@ -86,7 +83,11 @@ def _reported(report, path):
         report.write(path, status, reason)
 
 
-def _note(report, checkpoint, step, metrics, examples):
+def _evaluate_and_tell(evaluation, checkpoint, report, show):
+    """Evaluates a checkpoint; its metrics go to `show`, the report, the chief and the event files."""
+    step, metrics, examples = evaluation.run(checkpoint)
+    line = describe(step, metrics, examples)
+    show(line)
     report.checkpoint, report.global_step, report.metrics = checkpoint, step, metrics
     report.evaluations = [
         *(report.evaluations or []),
@@ -94,6 +95,8 @@ def _note(report, checkpoint, step, metrics, examples):
     ]
     report.local_steps += 1
     report.examples += examples
+    write_result(os.path.dirname(checkpoint), line)
+    evaluation.write_summary(step, metrics)
 
 
 def follow(config, report):
@@ -134,18 +137,13 @@ def _newer(train_dir, seen):
 
 
 def _evaluate_one(evaluation, checkpoint, report):
-    step = checkpoints.checkpoint_step(checkpoint)
     if report.checkpoint == checkpoint:
         return True
     try:
-        step, metrics, examples = evaluation.run(checkpoint)
+        _evaluate_and_tell(evaluation, checkpoint, report, partial(log.info, "%s"))
     except Vanished as vanished:
         log.info("%s", vanished)
         return False
-    _note(report, checkpoint, step, metrics, examples)
-    log.info("%s", describe(step, metrics, examples))
-    write_result(os.path.dirname(checkpoint), describe(step, metrics, examples))
-    evaluation.write_summary(step, metrics)
     return True
 
 
