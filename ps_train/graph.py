@@ -29,7 +29,7 @@ from ps_train.model.spec import describe
 from ps_train.params import WatchedParams
 from ps_train.sizes import check_sizes
 from ps_train.towers import mean_gradients, tower, tower_devices
-from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules
+from ps_train.updates import DISTRIBUTED, SYNC_OPTIMIZERS, rules, stale
 from ps_train.updates.allreduce import Agreement
 from ps_train.updates.lead import Lead
 from ps_train.work import READERS, Work
@@ -50,7 +50,7 @@ class TrainOps(NamedTuple):
       loss: scalar tensor.
       examples: int32 scalar, examples in this step.
       global_step: the variable.
-      global_step_after: int64 scalar on the ps, read after the step.
+      steps_seen: int64 scalars that a step fetches: "global_step", read after it, and in async those of `updates.stale.watch`.
       sync_optimizers: those whose rounds the session joins.
       hooks: the user's.
     """
@@ -60,7 +60,7 @@ class TrainOps(NamedTuple):
     loss: object
     examples: object
     global_step: object
-    global_step_after: object
+    steps_seen: dict
     sync_optimizers: list
     hooks: list
 
@@ -124,14 +124,14 @@ def build_train(context, config, model):
                 train_op = _build_train_op(towers, context, global_step, loss)
             if context.max_lead is not None:
                 train_op = Lead(context).follow(train_op)
-            step_after = _read_step_after(train_op, global_step)
+            steps_seen = _see_steps(train_op, global_step, context)
             examples = tf.add_n([count_examples(one.features, config.batch_size) for one in towers])
             if agreement is not None:
                 examples *= tf.cast(agreement.has_data, examples.dtype)
         check_sizes(graph)
         optimizers = list(tf1.get_collection(SYNC_OPTIMIZERS))
         hooks = list(spec.training_hooks or ())
-        return TrainOps(graph, train_op, loss, examples, global_step, step_after, optimizers, hooks)
+        return TrainOps(graph, train_op, loss, examples, global_step, steps_seen, optimizers, hooks)
 
 
 class _Tower(NamedTuple):
@@ -262,12 +262,14 @@ def _check_graph(loss):
         raise ModelError("the loss is in another graph. Build the model in the default graph, and make none.")
 
 
-def _read_step_after(train_op, global_step):
+def _see_steps(train_op, global_step, context):
     optimizers = tf1.get_collection(SYNC_OPTIMIZERS)
     if optimizers:
-        return optimizers[-1].step_after
+        return {"global_step": optimizers[-1].step_after}
+    if context.update == "async" and not context.watches_staleness:
+        return stale.watch(train_op, global_step, context)
     with tf1.control_dependencies([train_op]), tf1.device(global_step.device):
-        return global_step.read_value()
+        return {"global_step": global_step.read_value()}
 
 
 def _check_train_op(train_op, context):

@@ -36,7 +36,7 @@ class StepHook(tf1.train.SessionRunHook):
       guard: ends the loop when it has decided so.
       global_step: the int64 variable.
       fetches: what else each step fetches: any of "loss" (scalar), "examples" (int), "global_step" (after the step),
-        "granted" (below zero if the gradient was dropped; with --max_staleness else its staleness).
+        "begun", "first_begun" (see `Staleness.note`), "granted" (below zero if the gradient was dropped; in async else its staleness).
       train_steps: target, or None.
       log_every_secs: between progress lines.
       clock: seconds, for tests.
@@ -131,9 +131,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._curve.note(self._loss)
         granted = int(values.get("granted", 0))
         report.dropped_gradients += granted < 0
-        if self._staleness is not None:
-            known = granted if "granted" in values else None
-            self.staleness = self._staleness.note(step, known) if granted >= 0 else None
+        self._count_staleness(step, values)
         report.examples += self.unfinished_examples + int(values.get("examples", 0))
         self.unfinished_examples = 0
         now = self._clock()
@@ -143,6 +141,18 @@ class StepHook(tf1.train.SessionRunHook):
         self.is_reached = self._is_reached(step)
         self.is_last = self.is_reached or self._ends_here()
         return self.is_last
+
+    def _count_staleness(self, step, values):
+        if self._staleness is None:
+            return
+        if "granted" in values:
+            granted = int(values["granted"])
+            self.staleness = self._staleness.count(granted) if granted >= 0 else None
+        else:
+            first = values.get("first_begun")
+            self.staleness = self._staleness.note(
+                step, int(values["begun"]), None if first is None else int(first)
+            )
 
     def _ends_here(self):
         """Whether this step is the last though there is more to do."""

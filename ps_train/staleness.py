@@ -1,14 +1,11 @@
 """How old a worker's gradients are, in updates: the figures of the report, of the boards, and of a line in the log.
 
-Where nothing on the ps tasks counts it (`updates.stale` does), a gradient's age is the number of updates of others since the
-worker's own one before: those since its variables were pulled, and what came between that update and the pull, so it is no less
-than the truth, and more where a worker does much between two pulls.
-
 staleness = Staleness(pulls_ahead=0)
-staleness.start(10)
-staleness.note(11)                          # this gradient's, 0
+staleness.note(12, begun=10)                # someone else's update was the 11th, this one the 12th: 1
 staleness.mean, staleness.counts
 staleness.histogram.as_list()               # short enough for the boards, however many workers there are
+
+The global steps are those that `updates.stale` has read on the ps.
 """
 
 from __future__ import annotations
@@ -116,37 +113,51 @@ def _most(least: int) -> int:
 
 
 class Staleness:
-    """How many updates are made between the pull of a step's variables and its own update, by the global steps that it sees.
+    """How many updates of others are made between the pull of a step's variables and its own update.
 
     >>> staleness = Staleness(pulls_ahead=1)
     >>> staleness.start(10)
-    >>> for step in (11, 13, 14):                                # someone else's is the 12th
-    ...     _ = staleness.note(step)
+    >>> for step, begun in ((11, 10), (13, 12), (14, 13)):           # someone else's is the 12th
+    ...     _ = staleness.note(step, begun)
     >>> round(staleness.mean, 3)
-    1.333
+    1.0
     >>> staleness.counts
-    {0: 1, 2: 2}
+    {0: 1, 1: 1, 2: 1}
     >>> staleness.describe()
-    'mean 1.3 updates; 0: 33%, 2: 67%'
+    'mean 1.0 updates; 0: 33%, 1: 33%, 2: 33%'
 
     Args:
-      pulls_ahead: 0: variables are pulled when the step begins; 1: when the one before does.
+      pulls_ahead: 0: variables are pulled when the step begins; 1: when the run before does that pushes.
     """
 
     def __init__(self, pulls_ahead: int):
         self.pulls_ahead = pulls_ahead
-        self._pulled_at: collections.deque[int] = collections.deque()
+        self._pulled_ahead_at = 0
         self._counts: collections.Counter[int] = collections.Counter()
 
     def start(self, step: int) -> None:
-        """A session begins, and pulls, at this global step."""
-        self._pulled_at = collections.deque([step], maxlen=self.pulls_ahead + 1)
+        """A session begins, and pulls what is pulled ahead, at this global step."""
+        self._pulled_ahead_at = step
 
-    def note(self, step: int, known: int | None = None) -> int:
-        """A step is done, and was this global step; gives its staleness, counted from those seen if it is not known."""
-        value = max(step - 1 - self._pulled_at[0], 0) if known is None else known
+    def note(self, step: int, begun: int, first_begun: int | None = None) -> int:
+        """A step is done.
+
+        Args:
+          step: the global step after it.
+          begun: the one when the run began that pushed.
+          first_begun: if others came before, for the batches of one step: when the first did.
+
+        Returns:
+          its staleness.
+        """
+        pulled_at = begun if first_begun is None else first_begun
+        if self.pulls_ahead:
+            pulled_at, self._pulled_ahead_at = self._pulled_ahead_at, begun
+        return self.count(max(step - 1 - pulled_at, 0))  # the model may have gone back
+
+    def count(self, value: int) -> int:
+        """Counts a staleness that is known, and gives it back."""
         self._counts[value] += 1
-        self._pulled_at.append(step)
         return value
 
     @property

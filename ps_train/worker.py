@@ -309,7 +309,7 @@ def _last_word(record, is_lender):
 
 def make_fetches(context, ops):
     """What a step fetches besides the op that is it, by names that `StepHook` knows."""
-    fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
+    fetches = {"loss": ops.loss, "examples": ops.examples, **ops.steps_seen}
     with ops.graph.as_default():
         fetches |= drop_fetches(context, ops.sync_optimizers)
         if context.record:

@@ -17,6 +17,10 @@ update, is its staleness: the updates that others have made meanwhile.
 With `--prefetch`, and with steps of several batches, variables are pulled before the run that pushes: what the global step was
 then is kept on the worker.
 
+Where nothing depends on how old a gradient is, there is no gate: `watch` has the global step read when the step begins and when it
+is done, at the cost of no message, as both come to the worker in the one that it gets anyway. What is pulled from other ps tasks is
+not held back until then, so that an update that comes in that moment may be counted or not.
+
 Dividing the rate by the staleness is from Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", 2016.
 """
 
@@ -96,6 +100,28 @@ class StalenessGate:
         return applied if self._max is None else self.gate.finish(applied)
 
 
+def watch(train_op, global_step, context):
+    """Has a step of async that has no gate tell how old its gradient is.
+
+    Args:
+      train_op: op, raises `global_step` by one.
+      global_step: int64 resource variable.
+      context: TaskContext.
+
+    Returns:
+      int64 scalars on the worker, as `StepHook` knows them: "global_step", after the step; "begun", when its run began; with steps
+      of several batches "first_begun", when the run of the first one did.
+    """
+    with tf1.device(global_step.device):
+        with tf1.control_dependencies(None):
+            begun = global_step.read_value()
+        with tf1.control_dependencies([train_op]):
+            both = tf.stack([global_step.read_value(), begun])
+    with tf1.device(context.worker_device):
+        found = dict(zip(("global_step", "begun"), tf.unstack(both), strict=True))
+    return found if context.step_batches == 1 else found | {"first_begun": _kept_at_start(begun, context)}
+
+
 class _Beginning:
     """Notes the global step when the first of a step's batches begins; in ACCUMULATIONS."""
 
@@ -105,22 +131,31 @@ class _Beginning:
 
 def _begun_at(now, context):
     """The global step at which the variables of this step's gradients were pulled, int64 scalar on a ps or the worker, and `note`."""
-    if context.step_batches == 1 and not context.prefetch:
-        return now, None
+    if not context.prefetch:
+        return (now if context.step_batches == 1 else _kept_at_start(now, context)), None
     with tf1.control_dependencies(None), tf1.device(context.worker_device):
-        with tf1.name_scope(None, "ps_train/staleness"):
-            kept: Any = tf1.Variable(
-                lambda: tf.constant(NEVER, tf.int64), trainable=False, use_resource=True, name="begun",
-                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
-            )  # fmt: skip
+        kept = _kept()
         begun = kept.read_value()
-        if not context.prefetch:
-            tf1.add_to_collection(ACCUMULATIONS, _Beginning(kept.assign(now, read_value=False)))
-            return begun, None
         with tf1.control_dependencies([begun.op]):
             noted = kept.assign(now, read_value=False)
         with tf1.control_dependencies([noted]):
             return tf.identity(begun), noted
+
+
+def _kept_at_start(now, context):
+    """What `now` was when the first of a step's batches began, on the worker."""
+    with tf1.control_dependencies(None), tf1.device(context.worker_device):
+        kept = _kept()
+        tf1.add_to_collection(ACCUMULATIONS, _Beginning(kept.assign(now, read_value=False)))
+        return kept.read_value()
+
+
+def _kept() -> Any:
+    with tf1.name_scope(None, "ps_train/staleness"):
+        return tf1.Variable(
+            lambda: tf.constant(NEVER, tf.int64), trainable=False, use_resource=True, name="begun",
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+        )  # fmt: skip
 
 
 def noting(graph, pull):

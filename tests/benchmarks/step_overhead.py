@@ -55,7 +55,7 @@ def measure(model, cluster, update, segments, steps):
     report = Report(task, is_chief=True)
     runtime = start_task(TaskContext(task, cluster, update), report)
     ops = graph.build_train(runtime.context, TrainConfig(update=update), model)
-    fetches = {"loss": ops.loss, "examples": ops.examples, "global_step": ops.global_step_after}
+    fetches = {"loss": ops.loss, "examples": ops.examples, **ops.steps_seen}
     hook = StepHook(report, runtime.monitor, runtime.guard, ops.global_step, fetches)
     rows = []
     with ops.graph.as_default():

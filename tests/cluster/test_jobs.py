@@ -38,7 +38,11 @@ def test_any_start_order_and_every_task_ends_by_itself(make_job, update, first):
         assert (report["outcome"], report["exit_status"]) == ("done", 0), report
     chiefs = [task.name for task in workers if task.report["is_chief"]]
     assert chiefs == ["worker:0"]
-    assert sum(task.report["local_steps"] for task in workers) == (2 * 30 if update == "sync" else step)
+    local_steps = sum(task.report["local_steps"] for task in workers)
+    if update == "sync":
+        assert local_steps == 2 * 30
+    else:  # a worker that was at its first step when the others had ended is not in the last checkpoint
+        assert step <= local_steps == max(task.report["global_step"] for task in workers) <= 31
 
 
 def test_sync_is_in_lock_step_with_a_slow_worker(make_job):

@@ -1,5 +1,6 @@
 """A real job's record, replayed in this process: to the bit, and not so once it is another one."""
 
+import collections
 import itertools
 import json
 
@@ -58,6 +59,22 @@ def test_a_job_with_a_killed_worker_is_replayed_to_the_bit(make_job, tmp_path, m
     status, found = replay(directory, tmp_path)
     assert status == 1 and "recorded" in found["first_difference"], found["first_difference"]
     assert found["checkpoints"][-1]["difference"] > 0
+
+
+def test_workers_report_the_staleness_that_the_record_has(make_job, tmp_path, monkeypatch):
+    monkeypatch.setattr(task_context, "_current", [])
+    directory = tmp_path / "record"
+    flags = [f"--record={directory}", "--train_steps=120"]
+    job = make_job(num_workers=3, params="slow=2:30", flags=flags)
+    _, *workers = job.start_all()
+    job.expect_exits(0)
+    pushes = list(read(str(directory)).pushes())
+    for number, worker in enumerate(workers):
+        own = [push for push in pushes if push.worker == number]
+        recorded = collections.Counter(push.staleness for push in own)
+        reported = {int(value): count for value, count in worker.report["staleness_counts"].items()}
+        assert reported == recorded, worker.tail()
+    assert sum(push.staleness for push in pushes) > 60, "most came after others'"
 
 
 def swap_two_pushes(directory):

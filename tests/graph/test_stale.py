@@ -8,6 +8,8 @@ from stepping import PACK, Run, build
 from ps_train.compat import tf, tf1
 from ps_train.errors import ModelError
 from ps_train.model import ModelSpec
+from ps_train.staleness import Staleness
+from ps_train.transport import task_of
 from ps_train.updates.accumulation import ACCUMULATIONS
 from ps_train.updates.rate import scale_rate
 from ps_train.updates.stale import DROPPED, GATES
@@ -150,6 +152,47 @@ def test_steps_of_several_batches_count_from_the_first():
             others.counts = [count]
             run.session.run([one.add for one in rounds])
         assert step(run, others, counts[-1])[0] == sum(counts)
+
+
+def seen(run, others, staleness, count=0):
+    """The staleness of a step in which others make so many updates, where nothing depends on it."""
+    others.counts = [count]
+    _, found = run.session.run([run.ops.step, run.ops.steps_seen])
+    return staleness.note(found.pop("global_step"), **found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_a_gate_it_is_seen_too(way):
+    run, others = make(sgd(), way)
+    assert not run.ops.graph.get_collection(GATES)
+    staleness = Staleness(pulls_ahead=0)
+    for count in (3, 0, 7):
+        others.session.run(others.add, {others.by: 5})  # between two steps
+        assert seen(run, others, staleness, count) == count
+    (arrived,) = {tensor.op for tensor in run.ops.steps_seen.values()}
+    assert task_of(arrived.device) == "/job:worker/task:0", "both in one message"
+
+
+def test_without_a_gate_and_with_prefetch_it_counts_from_the_pull():
+    run, others = make(sgd(), prefetches=True, prefetch=True)
+    staleness = Staleness(pulls_ahead=1)
+    staleness.start(0)
+    others.session.run(others.add, {others.by: 7})
+    assert [seen(run, others, staleness, count) for count in (2, 3, 0, 0)] == [9, 6, 4, 1]
+
+
+@pytest.mark.parametrize("setting", ["accumulate_steps", "local_steps"])
+def test_without_a_gate_steps_of_several_batches_count_from_the_first(setting):
+    run, others = make(sgd(), **{setting: 3})
+    rounds = run.ops.graph.get_collection(ACCUMULATIONS)
+    staleness = Staleness(pulls_ahead=0)
+    for counts in ((1, 2, 3), (0, 0, 5)):
+        others.session.run(others.add, {others.by: 5})
+        run.session.run([one.start for one in rounds])
+        for count in counts[:-1]:
+            others.counts = [count]
+            run.session.run([one.add for one in rounds])
+        assert seen(run, others, staleness, counts[-1]) == sum(counts)
 
 
 def test_an_optimizer_without_a_global_step_is_told():

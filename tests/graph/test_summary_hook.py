@@ -80,7 +80,7 @@ def train(folder, summary_steps, **saving):
         train_op = optimizer.minimize(loss, global_step=step)
         with tf1.control_dependencies([train_op]):
             after = step.read_value()
-        fetches = {"loss": loss, "global_step": after}
+        fetches = {"loss": loss, "global_step": after, "begun": after - 1}
         runtime = FakeRuntime("worker:0", Cluster.from_hosts("p0:1", "w0:1"), FakeMonitor())
         step_hook = StepHook(
             runtime.report, runtime.monitor, FakeGuard(), step, fetches, STEPS, pulls_ahead=0

@@ -61,10 +61,9 @@ def test_dropped_gradients_add_up_over_restarts_of_the_worker():
 
 def test_every_gradient_is_in_one_histogram_whatever_is_looked_at():
     chance, figures, staleness = random.Random(1), Figures({}), Staleness(0)
-    staleness.start(0)
     total, points = Histogram(), []
     for step in range(1, 400):
-        staleness.note(step, int(chance.expovariate(0.02)))
+        staleness.count(int(chance.expovariate(0.02)))
         if chance.random() < 0.05 or step == 399:
             on_the_boards = json.loads(
                 json.dumps(record(step, step, staleness=staleness.histogram.as_list()))

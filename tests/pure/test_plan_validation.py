@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "benchmarks"))
 import plan_validation as validation
 
-MOST = 0.15  # error, where the machine is not the limit
+MOST = 0.15  # error
 
 
 def errors(cases):
@@ -15,16 +15,14 @@ def errors(cases):
 
 
 def test_our_own_scaling():
-    cases = list(validation.ours())
-    free = errors(case for case in cases if not case.limit)
-    limited = errors(case for case in cases if case.limit)
-    assert len(free) == 12 and all(abs(error) < 0.05 for error in free.values()), free
-    assert len(limited) == 2 and all(0.05 < error < 0.2 for error in limited.values()), limited
+    found = errors(validation.ours())
+    assert len(found) == 15 and max(map(abs, found.values())) < 0.1, found
+    assert sum(abs(error) < 0.05 for error in found.values()) >= 14, found
 
 
 def test_our_own_efficiencies():
-    for case in validation.our_efficiencies():
-        assert abs(case.error) < MOST and (case.limit or abs(case.error) < 0.05), case
+    found = errors(validation.our_efficiencies())
+    assert len(found) == 5 and max(map(abs, found.values())) < 0.1, found
 
 
 def test_published_figures_are_between_what_no_overlap_and_all_there_can_be_would_give():
