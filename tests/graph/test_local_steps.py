@@ -13,6 +13,7 @@ from ps_train.model import ModelSpec
 from ps_train.restoring import restore
 from ps_train.updates import rules
 from ps_train.updates.accumulation import ACCUMULATIONS
+from ps_train.updates.local import LocalOptimizer
 
 pytestmark = pytest.mark.graph
 WAYS = {"apart": (0, 0), "packed": (PACK, 0), "fused": (PACK, 1 << 20)}
@@ -76,6 +77,12 @@ def in_one_process(model_fn, count):
         return losses, {v.op.name: session.run(v) for v in tf1.trainable_variables()}
 
 
+def copies_of(run):
+    """The LocalOptimizer; what counts staleness is another of ACCUMULATIONS."""
+    (found,) = (one for one in run.ops.graph.get_collection(ACCUMULATIONS) if isinstance(one, LocalOptimizer))
+    return found
+
+
 def rounds_of(run, update, count, batches=K):
     if update == "async":
         return run.local_rounds(count, batches)
@@ -108,7 +115,7 @@ def test_one_worker_trains_as_one_process_does(name):
     for key, value in expected.items():
         np.testing.assert_allclose(values[key], value, rtol=1e-10)
     assert values.keys() == {"global_step", "w", "b", "turns"}
-    (local,) = run.ops.graph.get_collection(ACCUMULATIONS)
+    local = copies_of(run)
     (w,) = (variable for variable in run.variables if variable.op.name == "w")
     slots = [local.get_slot(w, slot) for slot in local.get_slot_names()]
     assert len(slots) == {"sgd": 0, "momentum": 1, "adam": 2}[name]
@@ -129,7 +136,7 @@ def test_all_ways_come_to_the_same(name):
 
 def test_variables_are_pulled_once_a_round():
     run = run_on_own_servers(deep(), PACK, local_steps=2)
-    (local,) = run.ops.graph.get_collection(ACCUMULATIONS)
+    local = copies_of(run)
     step, add, start = (run.sends(fetches) for fetches in ([run.ops.step], [local.add], [local.start]))
     # A counter that is not trained is of the model, and pulled and pushed for each batch.
     assert [pulls(one) for one in (step, add, start)] == [1, 1, 2 + 3 + 1]
@@ -146,7 +153,7 @@ def pushes(sends):
 
 def test_others_see_what_the_ps_has():
     run = run_on_own_servers(line(), PACK)
-    (local,) = run.ops.graph.get_collection(ACCUMULATIONS)
+    local = copies_of(run)
     (other,) = run.ops.graph.get_collection("others")
     run.session.run(local.start)
     for _ in range(K - 1):
@@ -158,7 +165,7 @@ def test_others_see_what_the_ps_has():
 
 def test_a_round_that_was_broken_off_leaves_nothing():
     run = run_on_own_servers(line())
-    (local,) = run.ops.graph.get_collection(ACCUMULATIONS)
+    local = copies_of(run)
     run.session.run(local.start)
     run.session.run(local.add)
     run.session.run(build_init_of_input(run))
