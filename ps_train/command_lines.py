@@ -73,7 +73,7 @@ def on_a_host(config: TrainConfig, num_ps: int, num_workers: int) -> str:
 
 def go_on(config: TrainConfig, num_ps: int, num_workers: int, train_steps: int | None) -> str:
     """The local cluster again on the same `train_dir`, up to `train_steps`."""
-    again = dataclasses.replace(config, train_steps=train_steps, report_file=None)
+    again = dataclasses.replace(config, train_steps=train_steps)
     sizes = [f"--num_ps={num_ps}"] * (num_ps != 1) + [f"--num_workers={num_workers}"] * (num_workers != 2)
     return _line([*sizes, *again.as_flags()], python())
 

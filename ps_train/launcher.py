@@ -245,6 +245,13 @@ class LocalCluster:
                 else f"after about {counted(steps, 'step')} of its own"
             )
             self._screen.say(f"{task} was lost {when}: {end.reason}. Its log: {self._tasks[task].log_path}")
+        num_lost, num_workers = len(self._policy.lost), self._cluster.num_workers
+        quorum = self._config.replicas_to_aggregate or num_workers
+        if self._config.update == "sync" and num_workers - num_lost < quorum:
+            which = "it" if num_lost == 1 else "them"
+            self._screen.say(
+                f"Without {which} an update took {num_workers - num_lost} of {counted(quorum, 'gradient')}."
+            )
 
     def kill(self) -> None:
         """Ends whatever still runs, at once."""

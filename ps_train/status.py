@@ -65,7 +65,7 @@ class Status(NamedTuple):
     Attributes:
       step, train_steps: the model's step and its target.
       rate: global steps a second.
-      update: "async" or "sync"; `quorum`: gradients per update in sync.
+      update: "async" or "sync"; `quorum`: gradients per update in sync, of the workers that are there now.
       shares: (ps, bytes, variables) of the model that each ps holds.
       placement: which variables these are.
       transport: worker -> what a step of it sends; of one whose step is not known, as a script's may be, nothing.
@@ -126,7 +126,7 @@ def summarize(look: Look, given: Cluster | None = None) -> Status:
         train_steps=training.get("train_steps"),
         rate=_rate(workers, records, step or 0, _step(newest(sight.first for sight in living)) or 0),
         update=training.get("update"),
-        quorum=training.get("quorum"),
+        quorum=_quorum(rounds, training.get("quorum")),
         rounds=rounds,
         shares=tuple(tuple(share) for share in training.get("shares", ())),
         placement=_placement(known or given, look.texts),
@@ -234,6 +234,11 @@ def _rounds(living: Sequence[Sight]) -> tuple[RoundStatus, ...]:
                 RoundStatus(new.round - old.round, new) for old, new in zip(before, after, strict=True)
             )
     return ()
+
+
+def _quorum(rounds: Sequence[RoundStatus], asked: int | None) -> int | None:
+    """Fewer than asked for when workers were lost or have ended; as asked where the ledger is not read, or nobody is left."""
+    return min((one.standing.needed for one in rounds if one.standing.needed), default=asked)
 
 
 def _with_debts(worker: TaskStatus, rounds: Sequence[RoundStatus], step: int | None) -> TaskStatus:

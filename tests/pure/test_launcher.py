@@ -106,7 +106,7 @@ def test_command_lines_for_this_host_name_its_interpreter(tmp_path, monkeypatch)
 def test_command_lines(python_on_path):
     config = TrainConfig(
         model="m.py", model_params=Params(units=3), train_dir="a b", log_dir="l", evaluate=True,
-        peer_timeout_secs=20.0, log_every_secs=0.5,
+        peer_timeout_secs=20.0, log_every_secs=0.5, report_file="r.json",
     )  # fmt: skip
     hosts = "--ps_hosts=PS0:2222,PS1:2222 --worker_hosts=WORKER0:2222 --model=m.py --model_params=units=3"
     assert on_a_host(config, 2, 1) == (
@@ -115,7 +115,7 @@ def test_command_lines(python_on_path):
     )
     assert go_on(config, 2, 2, 500) == (
         "python -m ps_train --num_ps=2 --model=m.py --model_params=units=3 --train_steps=500 '--train_dir=a b' "
-        "--peer_timeout_secs=20 --log_dir=l --log_every_secs=0.5 --evaluate=true"
+        "--peer_timeout_secs=20 --report_file=r.json --log_dir=l --log_every_secs=0.5 --evaluate=true"
     )
     assert evaluate(config) == (
         "python -m ps_train eval --model=m.py --model_params=units=3 '--train_dir=a b'"
@@ -226,6 +226,24 @@ def test_what_tasks_warn_of_is_shown_once_a_minute_until_they_are_to_end(local):
         "ps:0 warning: this process stood still for 9 s",
         "worker:1 warning: step dropped (99 so far)",
     ]
+
+
+@pytest.mark.parametrize(
+    "lost, replicas, expected",
+    [
+        ([1], None, ["Without it an update took 2 of 3 gradients."]),
+        ([1, 2], None, ["Without them an update took 1 of 3 gradients."]),
+        ([1], 2, []),  # a backup worker
+        ([1, 2], 2, ["Without them an update took 1 of 2 gradients."]),
+    ],
+)
+def test_what_an_update_takes_without_lost_workers_is_said(tmp_path, lost, replicas, expected):
+    settings = {"update": "sync", "on_worker_loss": "continue", "replicas_to_aggregate": replicas}
+    local = make_local(tmp_path, num_workers=3, **settings)
+    for index in lost:
+        local.end(TaskId("worker", index), **KILLED)
+    local._say_trained()
+    assert [line for line in local._screen.said if "was lost" not in line][1:] == expected
 
 
 def test_what_is_said_of_a_lost_worker(local):

@@ -189,6 +189,19 @@ def test_a_sync_job_that_waits():
     ]
 
 
+def test_an_update_takes_the_gradients_of_those_who_are_there():
+    left = Standing(7, 2, WORKERS[:2])
+
+    def model(standing):
+        seen = summarize([sight(0, "sync", rounds=[[standing], [standing._replace(round=9)]])])
+        return seen.quorum, as_text(seen)
+
+    quorum, text = model(left)  # one of the three is lost
+    assert quorum == 2 and "steps/s, sync, 2 gradients an update" in text
+    assert model(left._replace(needed=3, members=WORKERS))[0] == 3
+    assert model(left._replace(needed=0, members=()))[0] == 3, "all have left: as it was asked for"
+
+
 def test_a_sync_job_that_goes_on():
     """Somebody owes a gradient at any moment: that is nothing to be told."""
     seen = summarize(
