@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from ps_train.cluster import EVALUATOR, TaskId
 from ps_train.config import TrainConfig
+from ps_train.experiment.speed import Speed
 from ps_train.local_config import read_report, report_path
 
 Record = dict[str, Any]
@@ -45,8 +45,8 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
     Returns:
       dict: "figures" of FIGURES without wall_secs, what is not known None, "examples" those of gradients that were used; "metrics" of the
       last evaluation; "evaluations", each with "global_step", "examples", "train_secs", "held_out_examples", "metrics"; "curve"
-      of the chief (seconds, global step, examples of all workers, loss); "staleness_counts"; "missing", the tasks that gave
-      no report.
+      of the chief (seconds of training, global step, examples of all workers, loss), seconds and speeds as of
+      `speed`; "staleness_counts"; "step_parts", seconds of a step by what they go to; "missing", the tasks that gave no report.
     """
     workers = [TaskId("worker", index) for index in range(num_workers)]
     ps_tasks = [TaskId("ps", index) for index in range(0 if config.has_no_ps else num_ps)]
@@ -54,25 +54,34 @@ def gather(config: TrainConfig, num_ps: int, num_workers: int) -> Record:
     found = [reports[task] for task in workers if reports[task]]
     chief, evaluator = reports[CHIEF], read_report(report_path(config, EVALUATOR))
     staleness, per_step = _staleness(found), _ratio(_used_examples(found), chief.get("global_step"))
+    speed = Speed.of(chief, found)
     return {
-        "figures": {**_figures(chief, found, staleness), "cpu_secs": _total(reports.values(), "cpu_secs")},
+        "figures": {
+            **_figures(chief, found, staleness, speed),
+            "cpu_secs": _total(reports.values(), "cpu_secs"),
+        },
         "metrics": evaluator.get("metrics") or {},
-        "evaluations": _evaluations(evaluator, chief, per_step),
-        "curve": [[at, where, _product(where, per_step), loss] for at, where, loss in _curve(chief)],
+        "evaluations": _evaluations(evaluator, speed, per_step),
+        "curve": [
+            [speed.train_secs(step), step, _product(step, per_step), loss]
+            for _, step, loss in chief.get("curve") or []
+        ],
         "staleness_counts": {str(value): count for value, count in staleness.items()},
+        "step_parts": _step_parts(found),
         "missing": [str(task) for task, report in reports.items() if not report],
     }
 
 
 def _figures(
-    chief: Mapping[str, Any], workers: Sequence[Mapping[str, Any]], staleness: Mapping[int, int]
+    chief: Mapping[str, Any], workers: Sequence[Mapping[str, Any]], staleness: Mapping[int, int], speed: Speed
 ) -> Record:
-    step, secs, num_examples = chief.get("global_step"), chief.get("train_secs"), _used_examples(workers)
+    step, num_examples = chief.get("global_step"), _used_examples(workers)
+    secs = speed.train_secs(step)
     return {
         "global_step": step,
         "examples": num_examples,
         "train_secs": secs,
-        "steps_per_sec": _ratio(step, secs),
+        "steps_per_sec": speed.steps_per_sec,
         "examples_per_sec": _ratio(num_examples, secs),
         "loss": chief.get("loss"),
         "staleness": _ratio(
@@ -82,47 +91,18 @@ def _figures(
     }
 
 
-def _curve(chief: Mapping[str, Any]) -> list[Any]:
-    return chief.get("curve") or []
-
-
-def _evaluations(
-    evaluator: Mapping[str, Any], chief: Mapping[str, Any], per_step: float | None
-) -> list[Record]:
+def _evaluations(evaluator: Mapping[str, Any], speed: Speed, per_step: float | None) -> list[Record]:
     """Each with where in the training its checkpoint was, in steps, examples and seconds."""
-    last = (chief.get("train_secs"), chief.get("global_step"))
-    marks = [
-        (0.0, 0),
-        *((secs, step) for secs, step, _ in _curve(chief)),
-        *([last] if None not in last else []),
-    ]
     return [
         {
             "global_step": one["global_step"],
             "examples": _product(one["global_step"], per_step),
-            "train_secs": secs_at(one["global_step"], marks),
+            "train_secs": speed.train_secs(one["global_step"]),
             "held_out_examples": one["examples"],
             "metrics": one["metrics"],
         }
         for one in evaluator.get("evaluations") or []
     ]
-
-
-def secs_at(step: int, marks: Sequence[tuple[float, int]]) -> float | None:
-    """When a step was made, on a straight line between the two marks around it; None if it is beyond them.
-
-    >>> secs_at(150, [(0.0, 0), (4.0, 100), (5.0, 200)])
-    4.5
-
-    Args:
-      step: the global step.
-      marks: (seconds of training, global step), in order.
-    """
-    for (secs, before), (later, after) in itertools.pairwise(marks):
-        if before <= step <= after:
-            share = (step - before) / (after - before) if after > before else 0.0
-            return round(secs + share * (later - secs), 3)
-    return None
 
 
 def _used_examples(reports: Iterable[Mapping[str, Any]]) -> int | None:
@@ -142,6 +122,12 @@ def _staleness(reports: Iterable[Mapping[str, Any]]) -> dict[int, int]:
         for value, count in (report.get("staleness_counts") or {}).items():
             counts[int(value)] += count
     return dict(sorted(counts.items()))
+
+
+def _step_parts(workers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Part of a step -> its seconds, the mean over the workers that were profiled; nothing without --profile_steps."""
+    profiled = [report["profile"]["parts"] for report in workers if report.get("profile")]
+    return {part: sum(one[part] for one in profiled) / len(profiled) for part in (profiled or [{}])[0]}
 
 
 def _total(reports: Iterable[Mapping[str, Any]], key: str) -> Any:

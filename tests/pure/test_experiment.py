@@ -169,6 +169,7 @@ class Pretended:
     def _report(self):
         report = {
             "global_step": self._step, "examples": 320, "train_secs": 2.0, "loss": 0.5, "cpu_secs": 1.5,
+            "curve": [[0.1, 1, 2.0], [2.0, self._step, 0.5]],
         }  # fmt: skip
         write_reports(self.run, worker0=report, ps0={"cpu_secs": 0.5})
 
@@ -403,6 +404,64 @@ def test_the_reports_of_all_tasks_make_one_record(two_workers):
     assert places == [[5, 120, 0.5, 300], [20, 480, 2.0, 300], [40, 960, 4.0, 300]]
     assert [one["metrics"]["accuracy"] for one in found["evaluations"]] == [0.25, 0.5, 0.75]
     assert found["missing"] == []
+
+
+@pytest.mark.parametrize(
+    "curve, others_first, secs_begun",
+    [
+        # The synchronous chief's first step waits for the other worker, for 9 s.
+        ([[9.0, 1, 3.0], [10.0, 21, 2.0], [14.0, 101, 1.0]], [0.2, 1, 3.0], 9.0),
+        # In async it trains alone at first, slowly: the other's first step is the job's 11th, between two points.
+        ([[2.0, 1, 3.0], [10.0, 21, 2.0], [14.0, 101, 1.0]], [0.3, 11, 3.0], 6.0),
+        # The other is there before the chief's second point.
+        ([[9.0, 1, 3.0], [10.0, 6, 2.0], [19.0, 101, 1.0]], [0.2, 6, 3.0], 10.0),
+    ],
+)
+def test_speeds_are_of_the_time_in_which_all_workers_train(two_workers, curve, others_first, secs_begun):
+    end, last, begun = curve[-1][0], 101, others_first[1]
+    write_reports(
+        two_workers,
+        worker0={"global_step": 103, "examples": 1030, "train_secs": end, "curve": curve},
+        worker1={"global_step": 103, "examples": 1030, "train_secs": 1.0, "curve": [others_first]},
+        evaluator0={
+            "evaluations": [{"global_step": step, "examples": 9, "metrics": {}} for step in (0, begun, 103)]
+        },
+    )  # fmt: skip
+    found = results.gather(two_workers.config, 1, 2)
+    figures, rate = found["figures"], (last - begun) / (end - secs_begun)
+    assert figures["steps_per_sec"] == pytest.approx(rate)
+    assert figures["train_secs"] == pytest.approx(103 / rate, abs=0.001)
+    assert figures["examples_per_sec"] == pytest.approx(20 * rate, rel=0.001)
+    seconds = {step: secs for secs, step, _, _ in found["curve"]}
+    assert seconds[last] == pytest.approx(last / rate, abs=0.001)
+    assert seconds[1] == pytest.approx(1 / rate, abs=0.001), "no wait is in it"
+    assert seconds[last] - seconds[curve[1][1]] == pytest.approx(
+        end - max(curve[1][0], secs_begun), abs=0.001
+    )
+    places = [one["train_secs"] for one in found["evaluations"]]
+    assert places == pytest.approx([0.0, begun / rate, 103 / rate], abs=0.001)
+
+
+def test_there_is_no_speed_where_the_workers_never_trained_at_once(two_workers):
+    write_reports(
+        two_workers,
+        worker0={"global_step": 21, "examples": 160, "train_secs": 4.0, "curve": [[1.0, 1, 2.0], [4.0, 20, 1.0]]},
+        worker1={"global_step": 21, "examples": 8, "train_secs": 0.1, "curve": [[0.1, 21, 2.0]]},
+    )  # fmt: skip
+    found = results.gather(two_workers.config, 1, 2)
+    names = ("steps_per_sec", "examples_per_sec", "train_secs")
+    assert [found["figures"][name] for name in names] == [None] * 3
+    assert [point[0] for point in found["curve"]] == [None] * 2
+
+
+def test_the_parts_of_a_step_are_means_over_the_profiled_workers(two_workers):
+    parts = ({"input": 0.25, "wait": 0.5}, {"input": 0.75, "wait": 0.0})
+    write_reports(
+        two_workers, worker0={"profile": {"parts": parts[0]}}, worker1={"profile": {"parts": parts[1]}}
+    )
+    assert results.gather(two_workers.config, 1, 2)["step_parts"] == {"input": 0.5, "wait": 0.25}
+    write_reports(two_workers, worker0={"profile": None}, worker1={})
+    assert results.gather(two_workers.config, 1, 2)["step_parts"] == {}
 
 
 def test_reports_that_are_missing(two_workers):
