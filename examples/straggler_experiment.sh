@@ -6,10 +6,11 @@
 #
 # Three workers train examples/fashion_mnist_mlp.py on BATCHES (600) batches of 32 that count: in async each is a step, in sync three
 # are one, with a backup worker two, as the last one to come is dropped. So all see as many examples, and `training s` is what they
-# take for that. The straggler, worker 2, gets a batch every 50 ms and no sooner. The same command again goes on where it was stopped.
+# take for that. The straggler, worker 2, gets a batch every 50 ms and no sooner: in the report it is `slow=2:50`, none is `slow=none`.
+# The same command again goes on where it was stopped.
 set -euo pipefail
 if [ $# -lt 1 ]; then
-  sed -n '2,9p' "${BASH_SOURCE[0]}" | cut -c3- >&2
+  sed -n '2,10p' "${BASH_SOURCE[0]}" | cut -c3- >&2
   exit 1
 fi
 out=$1 batches=${2:-600}

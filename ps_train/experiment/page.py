@@ -6,6 +6,7 @@ text = as_html(Content("runs/e", records, points, num_runs=12, plots=[("Loss by 
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -18,10 +19,12 @@ from ps_train.experiment.table import rows
 from ps_train.wording import as_bytes, counted
 
 _STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; color: #222; }
+body { font: 15px/1.5 sans-serif; max-width: 80em; margin: 2em auto; padding: 0 1em; color: #222; }
+p, ul { max-width: 62em; }
 table { border-collapse: collapse; margin: 1em 0; font-size: 13px; }
 .wide { overflow-x: auto; }
-th, td { border-bottom: 1px solid #ccc; padding: 3px 9px; text-align: right; white-space: nowrap; }
+th, td { border-bottom: 1px solid #ccc; padding: 3px 6px; text-align: right; vertical-align: top; }
+small { white-space: nowrap; color: #666; }
 th:first-child, td:first-child { text-align: left; }
 pre { background: #f4f4f4; padding: 0.6em; overflow-x: auto; font-size: 12px; }
 img { max-width: 100%; }
@@ -60,13 +63,15 @@ def as_html(content: Content) -> str:
     parts = [
         f"<h1>{escape(content.title)}</h1>",
         f"<p>{counted(len(points), 'point')}, {len(records)} of {counted(content.num_runs, 'run')} ended.</p>",
+        *_in_short(records, points),
         "<h2>What the figures support</h2>",
         _listed(words.conclusions(records, points, content.num_runs) or ["There is nothing to compare."]),
         "<h2>What to know before believing them</h2>",
         _listed(words.limits(records, points) or ["No run has come to its end."]),
         "<h2>Figures</h2>",
-        "<p>Means over the seeds, and in brackets the least and the largest. Rates are those of the whole training, its first "
-        "step included, by the chief's clock; examples are those whose gradients were used; CPU s is the processor time of all tasks.</p>",
+        "<p>Means over the seeds, and in brackets the least and the largest. Speeds are those of the steps after "
+        "each worker had made its first, by the chief's clock, so that no wait for the start of others is in them; training s is what all "
+        "steps of a run take at that speed. Examples are those whose gradients were used; CPU s is the processor time of all tasks.</p>",
         _table(rows(records, points)),
         "<h2>Plots</h2>",
         *(_picture(title, png) for title, png in content.plots),
@@ -89,15 +94,31 @@ def as_html(content: Content) -> str:
     )
 
 
+def _in_short(records: Sequence[Record], points: Sequence[Point]) -> list[str]:
+    found = words.answers(records, points)
+    what = (
+        "What becomes of the means when one setting takes the place of another. Where the ranges of the seeds overlap, that is "
+        "called no difference."
+    )
+    return ["<h2>In short</h2>", f"<p>{what}</p>", _listed(found)] if found else []
+
+
 def _listed(sentences: Iterable[str]) -> str:
     return "<ul>\n" + "\n".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "\n</ul>"
 
 
 def _table(cells: Sequence[Sequence[Any]]) -> str:
+    """In a box of its own, where it scrolls if even so it is too wide."""
     head, *body = cells
-    lines = ["<tr>" + "".join(f"<th>{escape(str(cell))}</th>" for cell in head) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in body]
+    lines = ["<tr>" + "".join(f"<th>{_cell(cell)}</th>" for cell in head) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in body]
     return '<div class="wide"><table>\n' + "\n".join(lines) + "\n</table></div>"
+
+
+def _cell(value: Any) -> str:
+    """A name may go on in a new line behind its punctuation; a range in brackets has a line of its own, unbroken."""
+    text = re.sub(r"([_.,=])(?=[^\W\d])", r"\1<wbr>", escape(str(value)))
+    return re.sub(r" (\([-\d.e+]+\))$", r" <br><small>\1</small>", text)
 
 
 def _picture(title: str, png: bytes) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ps_train.experiment.comparisons import labels
 from ps_train.experiment.grid import Point
 from ps_train.experiment.results import DONE, Record, metric_names
 from ps_train.experiment.table import RATE, Measure, Spread, measures_of, of_point, speed_ups
@@ -45,12 +46,26 @@ def draw_all(folder: str, records: Sequence[Record], points: Sequence[Point]) ->
         for title, name, draw in _pictures(done, points):
             figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
             axes = figure.add_subplot()
-            axes.set_title(title)
+            figure.suptitle(title)
             draw(axes)
-            figure.savefig(os.path.join(folder, f"{name}.png"))
+            _save_png(figure, os.path.join(folder, f"{name}.png"))
             figure.savefig(os.path.join(folder, f"{name}.svg"), metadata={"Date": None})
             drawn.append((title, name))
     return drawn
+
+
+def _save_png(figure: Any, path: str) -> None:
+    """With a palette that has every line's colour, in a third of the bytes: the page has all pictures in it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image  # matplotlib needs it
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    picture = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
+    colours = picture.convert("RGB").quantize(
+        256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+    )
+    colours.save(path, optimize=True)
 
 
 def _pictures(
@@ -83,6 +98,8 @@ def _pictures(
         yield "Examples a second", "examples_per_sec", _dots(done, points, Measure(RATE, "examples/s"))
     if any(len(record["staleness_counts"]) > 1 for record in done):
         yield "Staleness of gradients", "staleness", _staleness(done, points)
+    if any(record.get("step_parts") for record in done):
+        yield "Where the time of a step goes", "step_parts", _step_parts(done, points)
 
 
 def _colour(number: int, count: int) -> Any:
@@ -114,13 +131,14 @@ def _curves(
     """A line for each run; `pairs_of` gives its points, of which those with a None are left out."""
 
     def draw(axes: Any) -> None:
+        names = labels(done, points)
         for number, point in enumerate(points):
             for seed, record in enumerate(of_point(done, point)):
                 pairs = [pair for pair in pairs_of(record) if None not in pair]
                 if pairs:
                     axes.plot(
                         *zip(*pairs, strict=True), color=_colour(number, len(points)), alpha=0.75, linewidth=1.2,
-                        marker="." if len(pairs) < 30 else None, label=None if seed else point.text,
+                        marker="." if len(pairs) < 30 else None, label=None if seed else names[number],
                     )  # fmt: skip
         axes.set_xlabel(label)
         axes.set_ylabel(what)
@@ -176,7 +194,7 @@ def _dots(done: Sequence[Record], points: Sequence[Point], measure: Measure) -> 
             axes.plot(values, [number] * len(values), "o", color=colour, alpha=0.7)
             if len(values) > 1:
                 axes.plot([min(values), max(values)], [number] * 2, color=colour, linewidth=1)
-        axes.set_yticks(range(len(points)), [point.text for point in points])
+        axes.set_yticks(range(len(points)), labels(done, points))
         axes.invert_yaxis()
         axes.margins(y=0.15)
         axes.set_xlabel(f"{measure.title}, each seed a dot")
@@ -186,6 +204,7 @@ def _dots(done: Sequence[Record], points: Sequence[Point], measure: Measure) -> 
 
 def _staleness(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any], None]:
     def draw(axes: Any) -> None:
+        names = labels(done, points)
         for number, point in enumerate(points):
             counts: dict[int, int] = {}
             for record in of_point(done, point):
@@ -194,15 +213,36 @@ def _staleness(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any
             if counts:
                 total, values = sum(counts.values()), sorted(counts)
                 shares = [counts[value] / total for value in values]
-                axes.plot(values, shares, "o-", color=_colour(number, len(points)), label=point.text)
+                axes.plot(values, shares, "o-", color=_colour(number, len(points)), label=names[number])
         if axes.get_xlim()[1] > _LINEAR_STALENESS:
             axes.set_xscale(
                 "symlog", linthresh=_LINEAR_STALENESS
             )  # a worker that comes late has one of hundreds
             axes.set_xlim(left=-0.5)
-        axes.set_xlabel("updates between the pull of a gradient's variables and its own")
+        axes.set_xlabel("staleness, in updates of other workers")
         axes.set_ylabel("share of the gradients of all seeds")
         axes.set_ylim(bottom=0)
+        _legend(axes)
+
+    return draw
+
+
+def _step_parts(done: Sequence[Record], points: Sequence[Point]) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        names = labels(done, points)
+        parts = list(dict.fromkeys(part for record in done for part in record.get("step_parts") or {}))
+        ends = [0.0] * len(points)
+        for place, part in enumerate(parts):
+            found = [
+                [record["step_parts"][part] for record in of_point(done, point) if record.get("step_parts")]
+                for point in points
+            ]
+            widths = [1000 * sum(values) / len(values) if values else 0.0 for values in found]
+            axes.barh(range(len(points)), widths, left=ends, color=_colour(place, len(parts)), label=part)
+            ends = [end + width for end, width in zip(ends, widths, strict=True)]
+        axes.set_yticks(range(len(points)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel("ms of a worker's step, mean over workers and seeds")
         _legend(axes)
 
     return draw

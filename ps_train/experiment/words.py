@@ -1,77 +1,22 @@
 """What an experiment's figures support, in words, and what they do not. No file is read here, and no clock.
 
-for sentence in conclusions(records, points, num_runs=12) + limits(records, points):
+for sentence in answers(records, points) + conclusions(records, points, num_runs=12) + limits(records, points):
     print(sentence)
-
-A difference between two points is called one only if the ranges of their seeds have no value in common. How often that happens
-to two equal points is known: of n and m values in a random order, the n lowest are all of one kind, or the m, in two of the
-(n + m)! / (n! m!) orders.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from ps_train.experiment.grid import Point, axes_of, factors
+from ps_train.experiment.comparisons import Comparison, comparisons, examples_of_a_step
+from ps_train.experiment.grid import Point
 from ps_train.experiment.results import DONE, Record
-from ps_train.experiment.table import RATE, SECS, STEPS, Measure, Spread, measures_of, of_point, shown
+from ps_train.experiment.table import Measure, of_point, shown
 from ps_train.wording import as_bytes, counted
 
-MAX_JOINT = 8  # combinations of flags that vary together, up to which each is compared with each
+MAX_CHANGES = 6  # of settings, up to which each is told in short
 MAX_NAMED = 4  # pairs without a difference that are named
 BUSY_CORES = 0.2
-
-
-class Comparison(NamedTuple):
-    """Two points in one figure, the higher one first, and what they have in common, as words."""
-
-    measure: Measure
-    high: str
-    high_values: Spread
-    low: str
-    low_values: Spread
-    shared: str
-
-    @property
-    def is_difference(self) -> bool:
-        """Whether the ranges of the seeds are apart."""
-        return not self.high_values.overlaps(self.low_values)
-
-    @property
-    def chance(self) -> float:
-        """How often two equal points would show a difference."""
-        return chance(len(self.high_values.values), len(self.low_values.values))
-
-    @property
-    def how_much(self) -> str:
-        """Between the means: speeds as a ratio, metrics as a difference."""
-        high, low = self.high_values.mean, self.low_values.mean
-        return f"by {shown(high - low)}" if self.measure.is_metric or low <= 0 else f"{high / low:.2f} times"
-
-    def __str__(self) -> str:
-        """A sentence."""
-        where = f" with {self.shared}" if self.shared else ""
-        if not self.is_difference:
-            return (
-                f"no difference is shown between {self.high} ({self.high_values.range}) and {self.low} "
-                f"({self.low_values.range}){where}"
-            )
-        return (
-            f"{self.high} ({self.high_values.range}) is above {self.low} ({self.low_values.range}){where}, {self.how_much}: the "
-            f"ranges of {_seeds(self)} do not overlap"
-        )
-
-
-def chance(num_first: int, num_second: int) -> float:
-    """How often the ranges of two samples from one distribution are apart.
-
-    >>> chance(1, 1), round(chance(3, 3), 3), round(chance(5, 5), 4)
-    (1.0, 0.1, 0.0079)
-    """
-    return 2 / math.comb(num_first + num_second, num_first)
 
 
 def conclusions(records: Sequence[Record], points: Sequence[Point], num_runs: int) -> list[str]:
@@ -93,45 +38,34 @@ def conclusions(records: Sequence[Record], points: Sequence[Point], num_runs: in
     return found
 
 
-def comparisons(records: Sequence[Record], points: Sequence[Point]) -> Iterator[Comparison]:
-    """Each figure of speed and of the evaluation, of each pair of points that has two seeds each.
+def answers(records: Sequence[Record], points: Sequence[Point]) -> list[str]:
+    """The same in short: for each change of a setting what becomes of all figures, at each setting of the others.
 
-    A pair is one that differs in one axis, or in some that vary together (`grid.factors`).
+    Where there are more than MAX_CHANGES, those from the first value of each.
     """
-    axes, allowed = axes_of(points), factors(points)
-    joint = {tuple(point.value(axis) for axis in allowed[-1]) for point in points} if allowed else set()
-    for measure in _compared_measures(records, points):
-        for first, second in itertools.combinations(points, 2):
-            differing = [axis for axis in axes if first.value(axis) != second.value(axis)]
-            spreads = [Spread.of(measure, of_point(records, point)) for point in (first, second)]
-            is_known = all(len(spread.values) > 1 for spread in spreads)
-            is_pair = any(set(differing) <= set(factor) for factor in allowed)
-            if not is_known or not is_pair or (len(differing) > 1 and len(joint) > MAX_JOINT):
-                continue
-            names = [_named(point, differing) for point in (first, second)]
-            shared = tuple(setting for setting in first.settings if setting[0] not in differing)
-            pairs = sorted(zip(names, spreads, strict=True), key=lambda pair: -pair[1].mean)
-            yield Comparison(measure, *pairs[0], *pairs[1], Point(shared).text if shared else "")
+    changes: dict[tuple[str, str], dict[Measure, list[Comparison]]] = {}
+    for one in comparisons(records, points):
+        pair = (one.high, one.low) if one.is_rise else (one.low, one.high)
+        changes.setdefault(pair, {}).setdefault(one.measure, []).append(one)
+    if len(changes) > MAX_CHANGES:
+        later = {new for new, _ in changes}
+        changes = {pair: measures for pair, measures in changes.items() if pair[1] not in later}
+    return [
+        f"{new} instead of {old}: "
+        + "; ".join(f"{measure.title} {_at_each(found)}" for measure, found in measures.items())
+        + "."
+        for (new, old), measures in changes.items()
+    ]
 
 
-def _compared_measures(records: Sequence[Record], points: Sequence[Point]) -> list[Measure]:
-    """Those whose differences are told: not one that says what another does, nor the loss of one batch.
-
-    With the same examples a step, steps/s say what examples/s do; with the same steps, seconds say what steps/s do.
-    """
-    names = {RATE}
-    of_a_step = {round(ratio) for ratio in _examples_of_a_step(records)}
-    if "train_steps" in axes_of(points):
-        names.add(SECS)
-    elif len(of_a_step) > 1:
-        names.add(STEPS)
-    return [one for one in measures_of(records) if one.is_metric or one.name in names]
-
-
-def _named(point: Point, axes: Sequence[str]) -> str:
-    settings = tuple((axis, value) for axis in axes if (value := point.value(axis)) is not None)
-    left_out = [f"no {axis}" for axis in axes if point.value(axis) is None]
-    return " ".join([*([Point(settings).text] if settings else []), *left_out])
+def _at_each(found: Sequence[Comparison]) -> str:
+    """The changes, those that are the same put together: `0.31 times with update=sync, no difference with update=async`."""
+    where: dict[str, list[str]] = {}
+    for one in found:
+        where.setdefault(one.change, []).append(one.shared)
+    if len(where) == 1:
+        return next(iter(where)) + (" everywhere" if len(found) > 1 else "")
+    return ", ".join(f"{change} with {' and with '.join(shared)}" for change, shared in where.items())
 
 
 def _missing(records: Sequence[Record], points: Sequence[Point], num_runs: int) -> list[str]:
@@ -160,12 +94,7 @@ def _without_difference(measure: Measure, pairs: Sequence[Comparison]) -> list[s
         return [
             f"{measure.title}: no difference is shown in {len(pairs)} more comparisons: the ranges overlap."
         ]
-    return [f"{measure.title}: {one}: the ranges of {_seeds(one)} overlap." for one in pairs]
-
-
-def _seeds(one: Comparison) -> str:
-    counts = sorted({len(one.high_values.values), len(one.low_values.values)})
-    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} and {counts[1]} seeds"
+    return [f"{measure.title}: {one}: the ranges of {one.seeds} overlap." for one in pairs]
 
 
 def _certainty(compared: Sequence[Comparison]) -> str:
@@ -182,6 +111,11 @@ def limits(records: Sequence[Record], points: Sequence[Point]) -> list[str]:
     """What else a reader has to know before believing the figures, a sentence each."""
     done = [record for record in records if record["outcome"] == DONE]
     remarks = [f"{record['name']}: {record['reason']}." for record in done if record["reason"]]
+    unpaced = [record["name"] for record in done if record["figures"]["steps_per_sec"] is None]
+    if unpaced:
+        remarks.append(
+            f"{', '.join(unpaced)}: no speed is known, as its workers never trained all at once. More --train_steps give it time."
+        )
     return [*remarks, *_of_the_machine(done), *_of_the_steps(done, points)] if done else []
 
 
@@ -196,8 +130,8 @@ def _of_the_machine(done: Sequence[Record]) -> Iterator[str]:
     tasks = max(record["num_ps"] + record["num_workers"] for record in done)
     if tasks > cores:
         yield (
-            f"Up to {counted(tasks, 'task')} shared {cores:g} processors: speeds tell how well that goes, and not how a job on "
-            "hosts of their own scales."
+            f"Up to {counted(tasks, 'task')} shared {cores:g} processors, of which a worker that waits leaves the others more: speeds "
+            "tell how well that goes, and not how a job on hosts of their own scales."
         )
     others = [record["others_cores"] for record in done if record.get("others_cores") is not None]
     if others and max(others) >= BUSY_CORES:
@@ -210,19 +144,10 @@ def _of_the_machine(done: Sequence[Record]) -> Iterator[str]:
         yield f"There was no more than {as_bytes(min(free))} of free memory before one of the runs."
 
 
-def _examples_of_a_step(records: Sequence[Record]) -> list[float]:
-    """Of each run where that is known."""
-    return [
-        record["figures"]["examples"] / record["figures"]["global_step"]
-        for record in records
-        if record["figures"]["examples"] and record["figures"]["global_step"]
-    ]
-
-
 def _of_the_steps(done: Sequence[Record], points: Sequence[Point]) -> Iterator[str]:
     per_step = {}
     for point in points:
-        ratios = _examples_of_a_step(of_point(done, point))
+        ratios = examples_of_a_step(of_point(done, point))
         if ratios:
             per_step[point.text] = sum(ratios) / len(ratios)
     if per_step and max(per_step.values()) > 1.05 * min(per_step.values()):

@@ -75,6 +75,43 @@ def test_metrics_are_drawn_over_steps_seconds_and_examples(points):
         assert (list(line.get_xdata()), list(line.get_ydata())) == (places, [0.4, 0.8])
 
 
+def test_a_picture_of_few_bytes_has_the_colours_of_its_lines(points, tmp_path, monkeypatch):
+    import numpy as np
+    from PIL import Image
+
+    records = [record(point, seed, 100.0 + seed) for point in points for seed in (1, 2, 3)]
+    for one in records:
+        one["curve"] = [
+            [0.1 * k, k, 64 * k, (3 + one["seed"] * np.sin(k)) / (k + len(one["name"]))] for k in range(1, 60)
+        ]
+    plots.draw_all(str(tmp_path), records, points)
+    few = Image.open(tmp_path / "loss_by_steps.png")
+    assert few.mode == "P"
+    monkeypatch.setattr(plots, "_save_png", lambda figure, path: figure.savefig(path))
+    plots.draw_all(str(tmp_path / "all"), records, points)
+    path = tmp_path / "all" / "loss_by_steps.png"
+    full = np.asarray(Image.open(path).convert("RGB"), int)
+    assert np.abs(np.asarray(few.convert("RGB"), int) - full).max() < 32
+    assert (tmp_path / "loss_by_steps.png").stat().st_size < 0.5 * path.stat().st_size
+
+
+def test_the_parts_of_a_step_are_stacked(points):
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    records = [record(point, seed) for point in points[:2] for seed in (1, 2)]
+    for one, wait in zip(records, (0.001, 0.003, 0.005, 0.007), strict=True):
+        one["step_parts"] = {"input": 0.004, "wait": wait}
+    axes = Figure().add_subplot()
+    plots._step_parts(records, points)(axes)
+    bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+    inputs, waits = bars[:4], bars[4:]
+    assert np.allclose(inputs, [(0, 4), (0, 4), (0, 0), (0, 0)])
+    assert np.allclose(waits, [(4, 2), (4, 6), (0, 0), (0, 0)])
+    assert axes.get_xlabel().startswith("ms of a worker's step")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["input", "wait"]
+
+
 def test_many_points_have_colours_of_their_own():
     assert len({plots._colour(number, 12) for number in range(12)}) == 12
     assert len({plots._colour(number, 10) for number in range(10)}) == 10

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from ps_train.experiment import job, page, plots, results, table, words
+from ps_train.experiment import comparisons, job, page, plots, results, table, words
 from ps_train.experiment.grid import make_points
 from ps_train.experiment.page import Content
 
@@ -124,7 +124,7 @@ def test_a_difference_is_called_one_if_the_ranges_are_apart(two):
 )
 def test_ranges_that_touch_overlap(two, low, is_called):
     records = of_two(two, (100.0, 120.0), low)
-    first = next(one for one in words.comparisons(records, two) if one.measure.name == table.RATE)
+    first = next(one for one in comparisons.comparisons(records, two) if one.measure.name == table.RATE)
     assert first.is_difference == is_called
 
 
@@ -167,7 +167,7 @@ def test_points_are_compared_along_each_axis():
         for number, point in enumerate(points, 1)
         for seed in (1, 2)
     ]
-    pairs = [one for one in words.comparisons(records, points) if one.measure.name == table.RATE]
+    pairs = [one for one in comparisons.comparisons(records, points) if one.measure.name == table.RATE]
     assert len(pairs) == 2 * 3 + 3, "those that differ in two axes are left out"
     assert str(pairs[-1]).startswith(
         "num_workers=4 (601-602) is above num_workers=2 (501-502) with update=sync, 1.20 times"
@@ -182,18 +182,78 @@ def test_flags_that_vary_together_are_one_axis():
     records = [
         record(point, seed, 100.0 * number) for number, point in enumerate(points, 1) for seed in (1, 2)
     ]
-    pairs = [(one.high, one.low, one.shared) for one in words.comparisons(records, points)]
+    pairs = [(one.high, one.low, one.shared) for one in comparisons.comparisons(records, points)]
     assert pairs[:4] == [
-        ("slow=1", "slow=0", "update=async train_steps=9"),
-        ("update=sync train_steps=3", "update=async train_steps=9", "slow=0"),
-        ("update=sync train_steps=3", "update=async train_steps=9", "slow=1"),
-        ("slow=1", "slow=0", "update=sync train_steps=3"),
+        ("slow=1", "slow=0", "update=async"),
+        ("update=sync", "update=async", "slow=0"),
+        ("update=sync", "update=async", "slow=1"),
+        ("slow=1", "slow=0", "update=sync"),
+    ], "the target is in no name: they differ without it, and all have used as many examples"
+    for one in records:
+        one["figures"]["examples"] *= 2 if one["point"]["update"] == "sync" else 1
+    pairs = [(one.high, one.low, one.shared) for one in comparisons.comparisons(records, points)]
+    assert pairs[1] == ("update=sync train_steps=3", "update=async train_steps=9", "slow=0")
+
+
+def test_what_follows_from_examples_a_second_is_not_said_again():
+    points = make_points(["update=async train_steps=9", "update=sync train_steps=3,6"])
+    records = [
+        record(point, seed, 100.0 * number) for number, point in enumerate(points, 1) for seed in (1, 2)
     ]
+
+    def in_secs():
+        named = [one for one in comparisons.comparisons(records, points) if one.measure.name == table.SECS]
+        return [(one.high, one.low) for one in named]
+
+    assert in_secs() == [], "all have used as many examples"
+    for one in records[4:]:
+        one["figures"]["examples"] *= 2
+    more = "update=sync train_steps=6"
+    assert in_secs() == [("update=async train_steps=9", more), ("update=sync train_steps=3", more)]
+
+
+def test_in_short_each_change_of_a_setting_is_told_once():
+    points = make_points(["update=async slow=0,1", "update=sync slow=0,1"])
+    rates, accuracies = (100.0, 80.0, 50.0, 10.0), (0.8, 0.7, 0.8, 0.8)
+    records = [
+        record(point, seed, rate + seed / 10, accuracy + seed / 1000)
+        for point, rate, accuracy in zip(points, rates, accuracies, strict=True)
+        for seed in (1, 2)
+    ]
+    assert words.answers(records, points) == [
+        "slow=1 instead of slow=0: examples/s 20% less with update=async, 80% less with update=sync; held-out accuracy 0.1 lower "
+        "with update=async, no difference with update=sync.",
+        "update=sync instead of update=async: examples/s 50% less with slow=0, 87% less with slow=1; held-out accuracy no difference "
+        "with slow=0, 0.1 higher with slow=1.",
+    ]
+    assert words.answers(records[::-1], points[::-1])[0].startswith(
+        "slow=0 instead of slow=1: examples/s 4.9 times as much with update=sync, 25% more with update=async; "
+    )
+    equal = [record(point, seed, 100.0 + seed) for point in points for seed in (1, 2)]
+    assert words.answers(equal, points)[0] == (
+        "slow=1 instead of slow=0: examples/s no difference everywhere; held-out accuracy no difference everywhere."
+    )
+    assert words.answers(records[::2], points) == [], "one seed each"
+
+
+def test_in_short_many_values_are_told_against_the_first():
+    points = make_points(["num_workers=1,2,3,4,5"])
+    records = [
+        record(point, seed, 10.0 * int(point.value("num_workers"))) for point in points for seed in (1, 2)
+    ]
+    told = words.answers(records, points)
+    assert [one.split(":")[0] for one in told] == [
+        f"num_workers={count} instead of num_workers=1" for count in (2, 3, 4, 5)
+    ]
+    few = words.answers(records[:6], points[:3])
+    assert [one.split(":")[0] for one in few][-1] == "num_workers=3 instead of num_workers=2" and len(
+        few
+    ) == 3
 
 
 def test_no_figure_is_compared_that_says_what_another_does(two):
     def compared(records, points):
-        return [one.name for one in words._compared_measures(records, points)]
+        return [one.name for one in comparisons._compared_measures(records, points)]
 
     records = of_two(two, (100.0,), (50.0,))
     assert compared(records, two) == [table.RATE, "accuracy"]
@@ -206,13 +266,13 @@ def test_no_figure_is_compared_that_says_what_another_does(two):
 def test_points_of_several_grids_are_named_by_what_they_do_not_set():
     points = make_points(["update=sync", "update=sync replicas_to_aggregate=2"])
     records = [record(point, seed, 10.0 * seed) for point in points for seed in (1, 2)]
-    (first, *_) = words.comparisons(records, points)
+    (first, *_) = comparisons.comparisons(records, points)
     assert "no replicas_to_aggregate" in str(first) and str(first).endswith("with update=sync")
 
 
 def test_chance_is_that_of_a_random_order():
-    assert [words.chance(n, n) for n in (1, 2)] == [1.0, pytest.approx(1 / 3)]
-    assert words.chance(2, 3) == pytest.approx(2 / 10)
+    assert [comparisons.chance(n, n) for n in (1, 2)] == [1.0, pytest.approx(1 / 3)]
+    assert comparisons.chance(2, 3) == pytest.approx(2 / 10)
 
 
 def test_what_to_know_before_believing_it(two):
@@ -239,12 +299,15 @@ def test_what_to_know_before_believing_it(two):
     }
     records[2]["figures"]["examples"] *= 2
     records[3]["reason"] = "it ended before step 30"
+    records[1]["figures"] |= dict.fromkeys(("steps_per_sec", "examples_per_sec", "train_secs"))
     for one in records:
         one["metrics"] = {}
     assert words.limits(records, two) == [
         "update=sync-2: it ended before step 30.",
+        "update=async-2: no speed is known, as its workers never trained all at once. More --train_steps give it time.",
         "The runs were made on different machines or versions: their speeds cannot be compared.",
-        "Up to 3 tasks shared 2 processors: speeds tell how well that goes, and not how a job on hosts of their own scales.",
+        "Up to 3 tasks shared 2 processors, of which a worker that waits leaves the others more: speeds tell how well that goes, and "
+        "not how a job on hosts of their own scales.",
         "Other processes kept 0.0 to 1.2 processors busy during the runs: that is in the speeds, and in their spread.",
         "There was no more than 100 MB of free memory before one of the runs.",
         "A global step takes 64 examples at update=async and 96 at update=sync: losses and metrics after as many steps are not after "
@@ -260,7 +323,7 @@ def test_what_to_know_before_believing_it(two):
 class Reader(html.parser.HTMLParser):
     """Balanced tags, text, and every address."""
 
-    VOID = ("meta", "img", "br")
+    VOID = ("meta", "img", "br", "wbr")
 
     def __init__(self):
         super().__init__()
@@ -306,6 +369,19 @@ def test_the_page_needs_nothing_beside_it(two):
         "a <fast> one", "4 GB", "worker:0 failed: a < b", "--x='<update=async>'", "time of processors that the cgroup allows",
     ):  # fmt: skip
         assert shown in text, shown
+
+
+def test_a_wide_table_keeps_ranges_whole_and_may_break_names(two):
+    records = of_two(two, (100.0, 110.0), (50.0, 60.0))
+    text = page.as_html(content(two, records))
+    assert "<td>105 <br><small>(100-110)</small></td>" in text and "<th>examples/s</th>" in text
+    assert page._cell("model_params.slow") == "model_<wbr>params.<wbr>slow"
+    assert [page._cell(value) for value in ("0.125", "1e-05 (1e-05-2.5)", "a (b)", 3)] == [
+        "0.125", "1e-05 <br><small>(1e-05-2.5)</small>", "a (b)", "3",
+    ]  # fmt: skip
+    assert text.count("<table>") == text.count('<div class="wide"><table>') == 3
+    in_short = text.index("<h2>In short</h2>")
+    assert in_short < text.index("update=sync instead of update=async: ") < text.index("<h2>What the figures")
 
 
 def test_the_page_of_nothing(two):
