@@ -8,7 +8,7 @@ print(status_text.as_text(status))                       # or as_json(as_dict(st
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ps_train.board import NO_ANSWER, NOT_TENSORFLOW, REFUSED, UNRESOLVED, newest
@@ -17,12 +17,13 @@ from ps_train.sight import LOOK_SECS, Look, Record, Sight
 from ps_train.staleness import Histogram
 from ps_train.tables import PLACEMENT, TRAFFIC, Held, Line, read_placement, read_traffic
 from ps_train.updates.standing import Standing
-from ps_train.wording import as_rate
+from ps_train.wording import as_rate, counted
 
 SLOW = 0.5  # of the median rate
 MIN_PASSED_STEPS = (
     3  # at the last rate, so that it has become another one: records are written twice a second
 )
+MAX_NAMED = 4
 NOT_SEEN = "not seen"
 _GONE = (REFUSED, UNRESOLVED, NOT_TENSORFLOW)
 
@@ -50,6 +51,16 @@ class TaskStatus(NamedTuple):
     is_silent: bool = False
     silent_secs: float | None = None
     remarks: tuple[str, ...] = ()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether it is a ps that does not answer."""
+        return self.task.startswith("ps:") and self.state == NO_ANSWER
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is a ps that is not there at all; one that is stopped, or cut off, does not answer, either."""
+        return self.is_unanswered and all(remark in _GONE for remark in self.remarks)
 
 
 class RoundStatus(NamedTuple):
@@ -93,9 +104,8 @@ class Status(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether no ps is there at all; one that is stopped, or cut off, does not answer, either."""
-        ps = [task for task in self.tasks if task.task.startswith("ps:")]
-        return all(remark in _GONE for task in ps for remark in task.remarks) and not self.is_answered
+        """Whether no ps is there at all."""
+        return all(task.is_gone for task in self.tasks if task.task.startswith("ps:"))
 
 
 def summarize(look: Look, given: Cluster | None = None) -> Status:
@@ -111,17 +121,18 @@ def summarize(look: Look, given: Cluster | None = None) -> Status:
     training = records.get("training", {})
     rounds = _rounds(living)
     step = _step(records)
+    ps = tuple(map(_ps, look.sights))
     names = _names(known or given, records)
     workers = [_worker(name, living, records, known or given) for name in names]
     if training.get("update") == "sync":
         workers = [worker._replace(staleness=None) for worker in workers]
-        workers = [_with_debts(worker, rounds, step) for worker in workers]
     else:
         workers = [_with_slowness(worker, workers) for worker in workers]
+    workers = [_with_wait(worker, rounds, step, unanswered(ps)) for worker in workers]
     job = records.get("job", {})
     differences = given.differences(known, "given here", "in the job") if given and known else []
     return Status(
-        tasks=(*map(_ps, look.sights), *workers),
+        tasks=(*ps, *workers),
         step=step,
         train_steps=training.get("train_steps"),
         rate=_rate(workers, records, step or 0, _step(newest(sight.first for sight in living)) or 0),
@@ -241,11 +252,52 @@ def _quorum(rounds: Sequence[RoundStatus], asked: int | None) -> int | None:
     return min((one.standing.needed for one in rounds if one.standing.needed), default=asked)
 
 
-def _with_debts(worker: TaskStatus, rounds: Sequence[RoundStatus], step: int | None) -> TaskStatus:
-    owes = any(not status.num_done and worker.task in status.standing.owing for status in rounds)
-    if not owes or worker.state in ENDED:
-        return worker
-    return worker._replace(remarks=(*worker.remarks, f"owes its gradient for step {(step or 0) + 1}"))
+def unanswered(tasks: Iterable[TaskStatus]) -> list[str]:
+    """Names of the ps tasks that do not answer."""
+    return [task.task for task in tasks if task.is_unanswered]
+
+
+def waiting_for(ps: Sequence[str]) -> str:
+    """That these ps tasks are what is waited for; empty if there are none.
+
+    >>> waiting_for(["ps:1"])
+    'waiting for ps:1, which does not answer'
+    >>> waiting_for([f"ps:{index}" for index in range(5)])
+    'waiting for 5 ps tasks, which do not answer'
+    """
+    if not ps:
+        return ""
+    return f"waiting for {named(ps, 'ps task')}, which {'does' if len(ps) == 1 else 'do'} not answer"
+
+
+def named(names: Sequence[str], noun: str) -> str:
+    """A few names, or how many there are."""
+    return ", ".join(names) if len(names) <= MAX_NAMED else counted(len(names), noun)
+
+
+def _with_wait(
+    worker: TaskStatus, rounds: Sequence[RoundStatus], step: int | None, silent_ps: Sequence[str]
+) -> TaskStatus:
+    """What it owes to a round that stands still, or whom it waits for, unless its own record says that.
+
+    Where a ps does not answer no gradient arrives, and owing one is nobody's fault.
+    """
+    standings = [status.standing for status in rounds if not status.num_done]
+    owing = list(dict.fromkeys(name for standing in standings for name in standing.owing))
+    has_given = any(worker.task in standing.arrived for standing in standings)
+    owes = worker.task in owing and worker.state not in ENDED
+    is_still, of_step = worker.local_rate == 0.0, f"for step {(step or 0) + 1}"
+    remark = ""
+    if silent_ps:
+        is_held = is_still or (owes and not worker.is_silent)
+        if is_held and not any("does not answer" in said for said in worker.remarks):
+            remark = waiting_for(silent_ps)
+    elif owes:
+        remark = f"owes its gradient {of_step}"
+    elif is_still and has_given and owing and not any("waiting for" in said for said in worker.remarks):
+        have = "has not given its gradient" if len(owing) == 1 else "have not given their gradients"
+        remark = f"waiting for {named(owing, 'worker')}, which {have} {of_step}"
+    return worker._replace(remarks=(*worker.remarks, remark)) if remark else worker
 
 
 def _with_slowness(worker: TaskStatus, workers: Sequence[TaskStatus]) -> TaskStatus:

@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 from ps_train.board import NO_ANSWER
 from ps_train.cluster import ENDED
 from ps_train.stall import describe_round
-from ps_train.status import NOT_SEEN, Status, TaskStatus, as_silence
+from ps_train.status import (
+    NOT_SEEN,
+    RoundStatus,
+    Status,
+    TaskStatus,
+    as_silence,
+    named,
+    unanswered,
+    waiting_for,
+)
 from ps_train.tables import Held, Line, largest
 from ps_train.wording import as_bytes, as_rate, counted, describe_shares
 
@@ -69,11 +78,14 @@ def facts(status: Status) -> list[str]:
     if status.shares:
         lines.append(f"placement: {describe_shares(status.shares)}")
     for one in status.rounds:
-        happens = (
-            f"{one.num_done} completed in the last second" if one.num_done else describe_round(one.standing)
-        )
-        lines.append(f"rounds: {happens}")
+        lines.append(f"rounds: {_round(one, waiting_for(unanswered(status.tasks)))}")
     return lines
+
+
+def _round(one: RoundStatus, wait: str) -> str:
+    if one.num_done:
+        return f"{one.num_done} completed in the last second"
+    return "; ".join(filter(None, [describe_round(one.standing), wait]))
 
 
 def endings(status: Status) -> list[str]:
@@ -84,9 +96,11 @@ def endings(status: Status) -> list[str]:
 def why_unanswered(status: Status) -> str:
     """A line for when no ps has answered."""
     if not status.is_gone:
+        there = [task.task for task in status.tasks if task.is_unanswered and not task.is_gone]
+        are, where = ("is", "its host") if len(there) == 1 else ("are", "their hosts")
         return (
-            "No ps answers, and not all of them are gone: those are stopped, too busy, or cut off by the network. Look on "
-            "their hosts; or check --ps_hosts."
+            f"No ps answers, and not all of them are gone: the job waits for {named(there, 'ps task')}, which {are} stopped, "
+            f"too busy, or cut off by the network. Look on {where}; or check --ps_hosts."
         )
     return "No ps answers. The job has ended, or was not started yet; or check --ps_hosts."
 

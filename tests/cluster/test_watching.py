@@ -188,7 +188,7 @@ def test_no_ps_answers_and_one_is_not_gone():
         code, out, err, _ = run_status(f"--ps_hosts=localhost:{silent.getsockname()[1]},localhost:{port}")
     assert code == 138
     assert err.startswith(
-        "ps_train: No ps answers, and not all of them are gone: those are stopped, too busy,"
+        "ps_train: No ps answers, and not all of them are gone: the job waits for ps:0, which is stopped,"
     ), err
 
 

@@ -182,6 +182,8 @@ def test_a_sync_job_that_waits():
         "worker:0  training  vm      7   312    104      0.0  0.25  now",
         "worker:1  training  vm      7   312    104      0.0  0.25  now",
         "worker:2  training  vm      7   312    104           0.25  41 s ago",
+        "worker:0: waiting for worker:2, which has not given its gradient for step 313",
+        "worker:1: waiting for worker:2, which has not given its gradient for step 313",
         "worker:2: silent for 41 s; owes its gradient for step 313",
         "model: step 312/1000, 0.0 steps/s, sync, 3 gradients an update",
         "placement: ps:0 4 MB in 3 variables, ps:1 12 MB in 1 variable; the fullest has 1.50 times the mean",
@@ -200,6 +202,46 @@ def test_an_update_takes_the_gradients_of_those_who_are_there():
     assert quorum == 2 and "steps/s, sync, 2 gradients an update" in text
     assert model(left._replace(needed=3, members=WORKERS))[0] == 3
     assert model(left._replace(needed=0, members=()))[0] == 3, "all have left: as it was asked for"
+
+
+FROZEN = Sight(TaskId("ps", 1), "p1:1", reason=f"{board.NO_ANSWER} in 2 s (process stopped)")
+OPEN = Standing(7, 3, WORKERS)
+
+
+def test_a_ps_that_is_stopped_is_what_the_workers_wait_for():
+    """They owe their gradients because it takes none; one that is silent, too, is told of as such."""
+    told = "ps:1 at p1:1 does not answer: no answer"
+    workers = {"worker:0": {}, "worker:1": {"stall": told}, "worker:2": {}}
+    ledger = sight(0, "sync", workers, {"worker:2": None}, rounds=[[OPEN], [OPEN]], passed=0)
+    seen = summarize([ledger, FROZEN])
+    remarks = {task.task: task.remarks for task in seen.tasks}
+    wait = "waiting for ps:1, which does not answer"
+    assert remarks["worker:0"] == (wait,) and remarks["worker:1"] == (told,)
+    assert remarks["worker:2"] == ("silent for more than 1 s",)
+    assert f"rounds: 0 of 3 gradients; owed by worker:0, worker:1, worker:2; {wait}" in as_text(seen)
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_the_ps_with_the_ledger_is_stopped(update):
+    """That a worker makes no step is seen at its own record then; one that does, as with a busy ps, waits for nobody."""
+    first = Sight(TaskId("ps", 0), "p0:1", reason=FROZEN.reason)
+    still, moving = (summarize([first, sight(1, update, passed=passed)]) for passed in (0, 30))
+    assert {task.remarks for task in still.tasks[2:]} == {("waiting for ps:0, which does not answer",)}
+    assert {task.remarks for task in moving.tasks[2:]} == {()}
+
+
+def test_whom_a_worker_of_a_sync_job_waits_for():
+    """Of the ledger, until it has found out more by itself; nothing of one whose steps take longer than a look."""
+    known = "waiting for worker:1, which has not given its gradient for step 313 and is silent"
+    workers = {"worker:0": {"stall": known}, "worker:1": {}, "worker:2": {}}
+    stuck = STUCK._replace(claimed=("worker:0",), arrived=("worker:0",))
+    two = summarize([sight(0, "sync", passed=0, rounds=[[stuck], [stuck]])]).tasks
+    owed = "waiting for worker:1, worker:2, which have not given their gradients for step 313"
+    assert [task.remarks for task in two[1:3]] == [(owed,), ("owes its gradient for step 313",)]
+    told = summarize([sight(0, "sync", workers, passed=0, rounds=[[stuck], [stuck]])]).tasks
+    assert told[1].remarks == (known,)
+    slow = {name: {"local_rate": 0.054, "rate": 0.054} for name in WORKERS}
+    assert summarize([sight(0, "sync", slow, passed=0, rounds=[[STUCK], [STUCK]])]).tasks[1].remarks == ()
 
 
 def test_a_sync_job_that_goes_on():
@@ -255,7 +297,10 @@ def test_a_ps_that_does_not_answer():
 def test_no_ps_answers(reason, is_gone):
     dead = Sight(TaskId("ps", 0), "p0:1", reason=board.REFUSED)
     seen = summarize([dead, Sight(TaskId("ps", 1), "p1:1", reason=reason)])
-    assert ("The job has ended" in why_unanswered(seen)) is is_gone
+    told = why_unanswered(seen)
+    assert ("The job has ended" in told) is is_gone and (
+        "the job waits for ps:1, which is" in told
+    ) is not is_gone
 
 
 def test_other_lists_than_the_job_s():
