@@ -27,6 +27,10 @@ MIN_CHANGES = 5
 STALLED_SECS = 5.0  # without a step, or STALLED_INTERVALS of the usual time between two
 STALLED_INTERVALS = 3
 LINE_WIDTH = 79
+MIN_ROW_WIDTH, MIN_FIGURES_WIDTH = (
+    40,
+    14,
+)  # where there is less, tasks are told of as in lines, and figures below the step
 NO_TARGET = "(no target: Ctrl-C ends and saves)"
 SILENT, NO_STEP, SLOW, LATE, LOST, WAITING = "silent", "no step", "slow", "late", "lost", "waiting for "
 
@@ -216,7 +220,7 @@ def draw(
       width: columns of the terminal.
       message_secs: how long its message has been true.
       is_ascii: the terminal has no other characters.
-      height: lines of the terminal; tasks that are too many for it are told of as in plain lines.
+      height: lines of the terminal; tasks that are too many for it, or for a narrow one, are told of as in plain lines.
     """
     from rich.console import Group
     from rich.text import Text
@@ -226,37 +230,43 @@ def draw(
         restarts = f"  {snapshot.restarts}" if snapshot.restarts else ""
         parts: list[ConsoleRenderable] = [Text(snapshot.message + secs + restarts, style="cyan")]
     else:
-        parts = [_draw_head(snapshot, width, is_ascii)]
+        parts = _draw_head(snapshot, width, is_ascii)
     parts += [
         Text(line, style="cyan" if line[2:] == snapshot.evaluation else "yellow")
         for line in remarks(snapshot)
     ]
-    if len(snapshot.rows) + len(parts) < height:
+    if width >= MIN_ROW_WIDTH and len(snapshot.rows) + len(parts) < height:
         return Group(*parts, _draw_rows(snapshot.rows)) if snapshot.rows else Group(*parts)
     return Group(*parts, Text("\n".join(_wrapped(states(snapshot), width))))
 
 
-def _draw_head(snapshot: Snapshot, width: int, is_ascii: bool) -> ConsoleRenderable:
+def _draw_head(snapshot: Snapshot, width: int, is_ascii: bool) -> list[ConsoleRenderable]:
+    """The step, which is never cut while its number alone has room; then a bar, if all of the figures have room beside it."""
     from rich.table import Table
     from rich.text import Text
 
-    label = f"step {_of_target(snapshot)}"
     idle = [] if snapshot.idle_secs is None else [f"no step for {duration(snapshot.idle_secs)}"]
     endless = [NO_TARGET] if snapshot.is_endless else []
     figures = "  ".join(
         [*snapshot.figures, *idle, *([snapshot.restarts] if snapshot.restarts else []), *endless]
     )
-    head = Table.grid(padding=(0, 2, 0, 0))
-    style = "yellow" if idle else ""
+    step = f"{snapshot.step}"
+    labels = (f"step {_of_target(snapshot)}", f"step {step}", step)
+    label = next((label for label in labels if len(label) <= width), step)
     cells = [
         Text(label, style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(figures, style, no_wrap=True, overflow="ellipsis"),
+        Text(figures, "yellow" if idle else "", no_wrap=True, overflow="ellipsis"),
     ]
-    room = width - len(label) - 4
+    room = width - len(label) - 2
+    if room < MIN_FIGURES_WIDTH:
+        return [cells[0], *(cells[1:] if figures else [])]
+    room -= len(figures) + 2
     if snapshot.target is not None and room >= 10:
-        cells.insert(1, _draw_bar(snapshot, max(10, min(40, room - len(figures))), is_ascii))
+        cells.insert(1, _draw_bar(snapshot, min(40, room), is_ascii))
+    head = Table.grid(padding=(0, 2, 0, 0))
+    head.add_column(min_width=len(label))
     head.add_row(*cells)
-    return head
+    return [head]
 
 
 def _draw_bar(snapshot: Snapshot, width: int, is_ascii: bool) -> Text:

@@ -54,15 +54,19 @@ class Table(NamedTuple):
 
 def as_text(status: Status) -> str:
     """The tables, a line for each remark, and what is known of the model and the job."""
+    return "\n".join(line for line, _ in as_lines(status))
+
+
+def as_lines(status: Status) -> list[tuple[str, bool]]:
+    """The lines of `as_text`, and whether each is a table's, which is no use if it is broken."""
     first, *others = tables(status)
-    lines = [
-        *_drawn(first),
-        *(f"{task.task}: {'; '.join(task.remarks)}" for task in status.tasks if task.remarks),
-    ]
-    lines += facts(status)
+    remarks = [f"{task.task}: {'; '.join(task.remarks)}" for task in status.tasks if task.remarks]
+    lines = [(line, True) for line in _drawn(first)]
+    lines += [(line, False) for line in [*remarks, *facts(status)]]
     for table in others:
-        lines += [*_drawn(table), *([table.more] if table.more else [])]
-    return "\n".join([*lines, *endings(status)])
+        lines += [(line, True) for line in _drawn(table)]
+        lines += [(table.more, False)] if table.more else []
+    return [*lines, *((line, False) for line in endings(status))]
 
 
 def tables(status: Status) -> list[Table]:

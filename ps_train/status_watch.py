@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 from ps_train.cluster import OVER, Cluster
 from ps_train.sight import Watcher
 from ps_train.status import Status, as_dict, summarize
-from ps_train.status_text import as_text, why_unanswered
+from ps_train.status_text import as_lines, why_unanswered
 from ps_train.whole_files import as_json
 
 if TYPE_CHECKING:
@@ -106,16 +106,20 @@ class Pane:
         if status.step is not None:
             self.last_step = status.step
         now = time.strftime("%H:%M:%S")
-        picture = as_text(status) if status.is_answered else f"{as_text(status)}\n{why_unanswered(status)}"
+        lines = [*as_lines(status), *([] if status.is_answered else [(why_unanswered(status), False)])]
         if self._is_json:
             print(as_json(as_dict(status)), file=self._stream, flush=True)
         elif self._live is None:
-            print(f"{now}\n{picture}\n", file=self._stream, flush=True)
+            print(now, *(line for line, _ in lines), "", sep="\n", file=self._stream, flush=True)
         else:
+            from rich.console import Group
             from rich.text import Text
 
-            text = Text(picture, no_wrap=True, overflow="ellipsis")
-            self._live.update(text.append(f"\n{now}, Ctrl-C ends", style="dim"), refresh=True)
+            drawn = [
+                Text(line, no_wrap=is_row, overflow="ellipsis" if is_row else "fold")
+                for line, is_row in lines
+            ]
+            self._live.update(Group(*drawn, Text(f"{now}, Ctrl-C ends", style="dim")), refresh=True)
 
 
 @contextlib.contextmanager

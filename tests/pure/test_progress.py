@@ -237,6 +237,24 @@ def test_the_picture_of_trouble():
     ]
 
 
+def test_a_narrow_terminal_shows_the_step_whole():
+    """And what has room of the rest; no bar where the figures would lose by it."""
+    late = TRAINING._replace(step=421123, target=1000000)
+    assert picture(late, width=60)[0] == "step 421123/1000000  193.0 steps/s  loss 0.1235  49:59 left"
+    assert picture(late, width=20) == [
+        "step 421123/1000000",
+        "193.0 steps/s  loss…",
+        "  ps:0 serving,",
+        "  worker:0 training,",
+        "  worker:1 status 1",
+    ]
+    assert [picture(late, width=width)[0] for width in (40, 18, 9)] == [
+        "step 421123/1000000  193.0 steps/s  loss",
+        "step 421123",
+        "421123",
+    ]
+
+
 def test_trouble_in_lines_is_told_once():
     stream, clock = io.StringIO(), Clock()
     display = PlainDisplay(stream, clock)

@@ -145,3 +145,28 @@ def test_a_terminal_shows_one_in_place_of_the_other(monkeypatch):
     second = stream.getvalue()[before:]
     assert isinstance(pane, Pane) and "step 42/100" in second and "step 7" not in second
     assert "\x1b[1A" in second, "the cursor goes up to where the first one began"
+
+
+def test_a_narrow_terminal_cuts_tables_alone(monkeypatch):
+    """The step, and what is the matter with a task, are read whole."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = Terminal()
+    late = UP.tasks[1]._replace(remarks=("waiting for ps:1, which does not answer",))
+    with make_pane(stream) as pane:
+        pane.show(UP._replace(tasks=(UP.tasks[0], late), step=421123, train_steps=1000000))
+    first = stream.getvalue().partition("\r")[0]
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", first).splitlines()]
+    assert max(map(len, lines)) <= 20
+    assert " ".join(lines[3:]).startswith(
+        "worker:0: waiting for ps:1, which does not answer model: step 421123/1000000 "
+    )
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_no_escapes_where_they_mean_nothing(monkeypatch, is_terminal):
+    monkeypatch.setenv("TERM", "dumb" if is_terminal else "xterm")
+    stream = Terminal() if is_terminal else io.StringIO()
+    with make_pane(stream) as pane:
+        pane.show(UP)
+    assert "model: step 7/100" in stream.getvalue() and "\x1b" not in stream.getvalue()
