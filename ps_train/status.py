@@ -100,12 +100,37 @@ class Status(NamedTuple):
     @property
     def is_answered(self) -> bool:
         """Whether any ps answers."""
-        return any(task.task.startswith("ps:") and task.state != NO_ANSWER for task in self.tasks)
+        return any(
+            task.task.startswith("ps:") and task.state not in (NO_ANSWER, NOT_SEEN) for task in self.tasks
+        )
 
     @property
     def is_gone(self) -> bool:
         """Whether no ps is there at all."""
         return all(task.is_gone for task in self.tasks if task.task.startswith("ps:"))
+
+
+def aged(last: Status, now: Status) -> Status:
+    """The last status that a ps has answered, without what may have changed by now: rates, rounds, and that tasks are at work.
+
+    Args:
+      last: of which steps and losses stay, and what lasts as long as the job.
+      now: the newest, in which perhaps none has answered.
+    """
+    workers = [
+        task._replace(
+            state=task.state if task.state in ENDED else NOT_SEEN, local_rate=None, staleness=None, is_silent=False,
+            silent_secs=None, remarks=task.remarks if task.state in ENDED else (),
+        )
+        for task in last.tasks
+        if not task.task.startswith("ps:")
+    ]  # fmt: skip
+    ps = [
+        task if task.is_unanswered else task._replace(state=NOT_SEEN, is_silent=False, remarks=())
+        for task in now.tasks
+        if task.task.startswith("ps:")
+    ]
+    return last._replace(tasks=(*ps, *workers), rate=None, rounds=())
 
 
 def summarize(look: Look, given: Cluster | None = None) -> Status:

@@ -6,7 +6,8 @@
 1. Requests are answered at once, from the newest look, whose age is told; only the very first waits for it, FIRST_SECS at most.
 2. The boards are looked at, in one thread, while somebody asks, and for IDLE_SECS after that: a page that nobody has open costs
    the job nothing. One that is open costs what `ps_train status` does, however many have it open.
-3. If no ps answers, as all are stopped, the last answer is shown with its age and the reason.
+3. If no ps answers, as all are stopped, the last answer is shown with its age and the reason, but for what may be no longer so: rates,
+   rounds, and that tasks are at work.
 4. GET and HEAD only. On loopback, the Host header has to name loopback, or any web page could read it through a name of its own
    that leads here. What the boards say is shown as text, whatever it is.
 5. MAX_CLIENTS connections at a time, as each is a thread and an open file of the job's, which dies when it has no more of these:
@@ -24,13 +25,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 from ps_train.addresses import is_loopback, listen_address
 from ps_train.cluster import Cluster, TaskId
 from ps_train.errors import UsageError
 from ps_train.sight import Watcher
-from ps_train.status import Status, as_dict, summarize
+from ps_train.status import Status, aged, as_dict, summarize
 from ps_train.status_text import endings, facts, tables, why_unanswered
 from ps_train.whole_files import as_json
 
@@ -49,6 +50,14 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+class _Found(NamedTuple):
+    """What a look has found, and what is shown of it; `aged`: of the last that a ps has answered, when that is old."""
+
+    status: Status
+    shown: dict[str, Any]
+    aged: dict[str, Any] | None
 
 
 class Live:
@@ -74,6 +83,8 @@ class Live:
         self._asked_at = float("-inf")
         self._shown: dict[str, Any] = {}  # of the last look that a ps has answered, or that none ever has
         self._shown_at, self._trouble = 0.0, ""
+        self._last: Status | None = None  # that a ps has answered
+        self._aged: dict[str, Any] | None = None  # what of it is shown when it is old
         self._history: deque[tuple[float, int, float | None, float | None]] = deque(maxlen=MAX_POINTS)
 
     def ask(self) -> dict[str, Any]:
@@ -90,6 +101,7 @@ class Live:
                 return {
                     "is_answered": False,
                     "age_secs": None,
+                    "is_old": False,
                     "trouble": self._trouble or "No ps has answered yet.",
                 }
             history = [
@@ -97,7 +109,10 @@ class Live:
                 for at, step, loss, rate in self._history
             ]
             age_secs = round(now - self._shown_at, 1)
-            return {**self._shown, "age_secs": age_secs, "trouble": self._trouble, "history": history}
+            is_old = self._last is not None and (bool(self._trouble) or age_secs > IDLE_SECS)
+            shown = self._aged if is_old and self._aged is not None else self._shown
+            told = {"age_secs": age_secs, "is_old": is_old, "trouble": self._trouble, "history": history}
+            return {**shown, **told}
 
     def close(self) -> None:
         """No looks from now on."""
@@ -117,25 +132,29 @@ class Live:
         finally:
             watcher.close()
 
-    def _look(self, watcher: Any) -> tuple[Status, dict[str, Any]] | str:
+    def _look(self, watcher: Any) -> _Found | str:
         """A status and what is shown of it, or why there is none."""
         try:
             seen = summarize(watcher.look(), self._given)
-            return seen, _as_shown(seen)
+            last = seen if seen.is_answered else self._last
+            return _Found(seen, _as_shown(seen), None if last is None else _as_shown(aged(last, seen)))
         except Exception as error:  # thread boundary: the boards may say anything
             return f"What the boards say is not understood: {error!r}"
 
-    def _note(self, found: tuple[Status, dict[str, Any]] | str) -> None:
+    def _note(self, found: _Found | str) -> None:
         with self._lock:
             if isinstance(found, str):
                 self._trouble = found
             else:
-                self._note_status(*found)
+                self._note_status(found)
         self._has_looked.set()
 
-    def _note_status(self, seen: Status, shown: dict[str, Any]) -> None:
+    def _note_status(self, found: _Found) -> None:
+        seen, shown, self._aged = found
         self._trouble = "" if seen.is_answered else why_unanswered(seen)
-        if seen.is_answered or not self._shown.get("is_answered"):
+        if seen.is_answered:
+            self._last = seen
+        if seen.is_answered or self._last is None:
             self._shown, self._shown_at = shown, self._clock()
         if seen.is_answered and seen.step is not None:
             self._history.append((self._shown_at, seen.step, shown["loss"], shown["rate"]))

@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 from test_local_cluster import Launcher
 
+from ps_train.status_page import Page
 from ps_train.wording import as_bytes
 
 CHROMIUM = shutil.which("chromium")
@@ -138,7 +139,12 @@ def test_the_page_of_a_local_cluster(launcher, tmp_path):
     finally:
         os.kill(pid, signal.SIGCONT)
     assert stopped.texts["trouble"].startswith("No ps answers, and not all of them are gone")
-    assert stopped.texts["step"] == f"{last} / 1000000"
+    assert (
+        stopped.texts["step"] == f"{last} / 1000000" and stopped.texts["rate"] == stopped.texts["left"] == "–"
+    )
+    assert re.fullmatch(r"Step, loss and the tables are of \d+ s ago, .*", stopped.texts["old"])
+    states = {name: row["state"] for name, row in stopped.tables["tasks"].items()}
+    assert states == {"ps:0": "no answer", "worker:0": "not seen", "worker:1": "not seen"}
     launcher.wait_for(lambda: status_of(url)["step"] > last, "step after that")
 
     # What it looks like.
@@ -154,3 +160,42 @@ def test_the_page_of_a_local_cluster(launcher, tmp_path):
     assert launcher.wait() == 130
     with pytest.raises(OSError):
         status_of(url)
+
+
+class Told:
+    """In the place of what looks at a job."""
+
+    def __init__(self, **told):
+        self.told = {
+            "age_secs": 0.4,
+            "is_old": False,
+            "trouble": "",
+            "step": 7,
+            "rate": 3.5,
+            "loss": 0.5,
+            **told,
+        }
+
+    def ask(self):
+        return self.told
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("losses", "rates", "labels"),
+    [
+        ((-59.6, -0.1), (-119.2, -0.1), ["last 1 min 0 s", "last 1 min 59 s"]),
+        ((-7_300.0, -0.4), (-119.2, -75.0), ["last 2 h 1 min", "44 s, until 1 min 15 s ago"]),
+    ],
+)
+def test_how_long_the_curves_are(tmp_path, losses, rates, labels):
+    history = [{"secs": at, "loss": 0.5, "rate": None} for at in losses]
+    history += [{"secs": at, "loss": None, "rate": 3.5} for at in rates]
+    page = Page("0", Told(history=history))
+    try:
+        text = browse(tmp_path, page.url, "--dump-dom")
+    finally:
+        page.close()
+    assert re.findall(r"<span>0?[.35]+ to [.035]+</span><span>([^<]*)</span>", text) == labels

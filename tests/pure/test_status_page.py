@@ -184,7 +184,48 @@ def test_the_last_answer_stays_when_no_ps_answers(page, watcher):
     assert found["trouble"].startswith("No ps answers, and not all of them are gone") and found["step"] == 7
     watcher.seen = UP._replace(step=9)
     wait_for(lambda: shown(page)["step"] == 9)
-    assert shown(page)["trouble"] == ""
+    found = shown(page)
+    assert (found["trouble"], found["is_old"], found["rate"]) == ("", False, 3.5)
+
+
+def test_nothing_old_is_shown_as_if_it_were_so_now(page, watcher):
+    """Steps and losses are the last ones; at work is nobody that is known of."""
+    rates = UP.tasks[2]._replace(local_rate=3.5, remarks=("owes its gradient for step 8",))
+    ended = UP.tasks[1]._replace(task="worker:2", state="failed", loss=None, remarks=("no loss",))
+    watcher.seen = UP._replace(tasks=(UP.tasks[0], rates, ended), shares=(("ps:0", 8, 1),))
+    assert shown(page)["is_old"] is False
+    watcher.seen = STOPPED
+    wait_for(lambda: shown(page)["trouble"])
+    found = shown(page)
+    assert (found["is_old"], found["is_answered"], found["rate"]) == (True, False, None)
+    assert found["lines"] == ["model: step 7/100, async", "placement: ps:0 8 B in 1 variable"]
+    told = [
+        (task["task"], task["state"], task["step"], task["loss"], task["local_rate"], task["remarks"])
+        for task in found["tasks"]
+    ]
+    assert told == [
+        ("ps:0", NO_ANSWER, None, None, None, ["no answer in 2 s"]),
+        ("worker:1", "not seen", 7, 0.5, None, []),
+        ("worker:2", "failed", 7, None, None, ["no loss"]),
+    ]
+    assert [row[1] for row in found["tables"][0]["rows"]] == [NO_ANSWER, "not seen", "failed"]
+    watcher.seen = UP
+    wait_for(lambda: not shown(page)["is_old"])
+    assert shown(page)["tasks"][0]["state"] == "serving"
+
+
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_what_is_old_without_an_answer_that_says_so(page, watcher, monkeypatch, is_stuck):
+    """A look that takes long, or cannot be understood."""
+    assert shown(page)["is_old"] is False
+    monkeypatch.setattr(status_page, "IDLE_SECS", 0.2 if is_stuck else 10.0)
+    watcher.may_look.clear()
+    watcher.seen = ValueError("nonsense")
+    if not is_stuck:
+        watcher.may_look.set()
+    wait_for(lambda: shown(page)["is_old"])
+    found = shown(page)
+    assert [task["state"] for task in found["tasks"]] == ["not seen"] * 3 and not found["is_answered"]
 
 
 def test_no_ps_has_ever_answered(page, watcher):
