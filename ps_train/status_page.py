@@ -37,6 +37,7 @@ from ps_train.whole_files import as_json
 
 PERIOD_SECS = 1.0  # between two looks, which take a second
 IDLE_SECS = 10.0
+OLD_SECS = 5.0
 FIRST_SECS = 6.0
 MAX_POINTS = 600
 REQUEST_SECS = 10.0
@@ -109,7 +110,7 @@ class Live:
                 for at, step, loss, rate in self._history
             ]
             age_secs = round(now - self._shown_at, 1)
-            is_old = self._last is not None and (bool(self._trouble) or age_secs > IDLE_SECS)
+            is_old = self._last is not None and (bool(self._trouble) or age_secs > OLD_SECS)
             shown = self._aged if is_old and self._aged is not None else self._shown
             told = {"age_secs": age_secs, "is_old": is_old, "trouble": self._trouble, "history": history}
             return {**shown, **told}

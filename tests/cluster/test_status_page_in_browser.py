@@ -142,7 +142,7 @@ def test_the_page_of_a_local_cluster(launcher, tmp_path):
     assert (
         stopped.texts["step"] == f"{last} / 1000000" and stopped.texts["rate"] == stopped.texts["left"] == "–"
     )
-    assert re.fullmatch(r"Step, loss and the tables are of \d+ s ago, .*", stopped.texts["old"])
+    assert re.fullmatch(r"Step, loss and what workers told are of \d+ s ago, .*", stopped.texts["old"])
     states = {name: row["state"] for name, row in stopped.tables["tasks"].items()}
     assert states == {"ps:0": "no answer", "worker:0": "not seen", "worker:1": "not seen"}
     launcher.wait_for(lambda: status_of(url)["step"] > last, "step after that")

@@ -218,7 +218,7 @@ def test_nothing_old_is_shown_as_if_it_were_so_now(page, watcher):
 def test_what_is_old_without_an_answer_that_says_so(page, watcher, monkeypatch, is_stuck):
     """A look that takes long, or cannot be understood."""
     assert shown(page)["is_old"] is False
-    monkeypatch.setattr(status_page, "IDLE_SECS", 0.2 if is_stuck else 10.0)
+    monkeypatch.setattr(status_page, "OLD_SECS", 0.2 if is_stuck else 60.0)
     watcher.may_look.clear()
     watcher.seen = ValueError("nonsense")
     if not is_stuck:
