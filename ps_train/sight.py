@@ -26,6 +26,7 @@ from ps_train.updates.standing import LedgerReader, Standing
 
 CALL_SECS = 2.0
 LOOK_SECS = 1.0
+NOT_MADE = "failed_precondition"  # how an error begins while the variables of a job that has just begun are not there yet
 
 Record = dict[str, Any]
 
@@ -177,4 +178,6 @@ class _Eye:
         try:
             sight.rounds.append(self._reader.read(CALL_SECS))
         except BoardError as error:
+            if str(error).startswith(NOT_MADE):
+                return
             sight.note = f"the rounds' ledger on {sight.task} cannot be read: {error}"

@@ -25,7 +25,7 @@ from ps_train.whole_files import as_json
 if TYPE_CHECKING:
     from rich.live import Live
 
-GONE_SECS = 10.0  # in which a ps that was killed may be back
+GONE_SECS = 30.0  # in which a ps that was killed may be back: on a busy host its start alone takes twenty
 
 
 def watch(
@@ -82,7 +82,7 @@ def _is_end(last: Status | None, gone_secs: float) -> bool:
 
 
 def why_it_ended(status: Status, last_step: int | None) -> str:
-    """A line on the last status of a watch, in which no ps has answered."""
+    """A line on a status of a watch, in which no ps has answered."""
     if status.is_gone and last_step is not None:
         return f"The job is gone: no ps answers any more. It was last seen at step {last_step}."
     return why_unanswered(status)
@@ -106,7 +106,8 @@ class Pane:
         if status.step is not None:
             self.last_step = status.step
         now = time.strftime("%H:%M:%S")
-        lines = [*as_lines(status), *([] if status.is_answered else [(why_unanswered(status), False)])]
+        why = [] if status.is_answered else [(why_it_ended(status, self.last_step), False)]
+        lines = [*as_lines(status), *why]
         if self._is_json:
             print(as_json(as_dict(status)), file=self._stream, flush=True)
         elif self._live is None:

@@ -8,7 +8,7 @@ from ps_train import board, flags, status, tables
 from ps_train.cluster import Cluster, TaskId
 from ps_train.commands.status import make_plan
 from ps_train.errors import UsageError
-from ps_train.sight import Look, Sight
+from ps_train.sight import Look, Sight, _Eye
 from ps_train.staleness import Histogram
 from ps_train.status import as_dict
 from ps_train.status_text import as_text, why_unanswered
@@ -228,6 +228,26 @@ def test_the_ps_with_the_ledger_is_stopped(update):
     still, moving = (summarize([first, sight(1, update, passed=passed)]) for passed in (0, 30))
     assert {task.remarks for task in still.tasks[2:]} == {("waiting for ps:0, which does not answer",)}
     assert {task.remarks for task in moving.tasks[2:]} == {()}
+
+
+@pytest.mark.parametrize(
+    ("reason", "note"),
+    [
+        ("failed_precondition: Could not find variable sync_replicas/ps_train_sync0", ""),
+        (board.TIMED_OUT, f"the rounds' ledger on ps:0 cannot be read: {board.TIMED_OUT}"),
+    ],
+)
+def test_a_ledger_that_cannot_be_read(reason, note):
+    """One that is not made yet, as in a job's first seconds, is nothing to be told."""
+
+    class Reader:
+        def read(self, secs):
+            raise board.BoardError(reason)
+
+    eye, seen = _Eye(TaskId("ps", 0), "p0:1", lambda secs: None), sight(0, "sync")
+    eye._reader = Reader()
+    eye._read_rounds(seen)
+    assert (seen.note, seen.rounds) == (note, [])
 
 
 def test_whom_a_worker_of_a_sync_job_waits_for():
