@@ -27,10 +27,8 @@ MIN_CHANGES = 5
 STALLED_SECS = 5.0  # without a step, or STALLED_INTERVALS of the usual time between two
 STALLED_INTERVALS = 3
 LINE_WIDTH = 79
-MIN_ROW_WIDTH, MIN_FIGURES_WIDTH = (
-    40,
-    14,
-)  # where there is less, tasks are told of as in lines, and figures below the step
+MIN_ROW_WIDTH = 40  # of a terminal; in a narrower one tasks are told of as in lines
+MIN_FIGURES_WIDTH = 14  # beside the step; where there is less, they are below it
 NO_TARGET = "(no target: Ctrl-C ends and saves)"
 SILENT, NO_STEP, SLOW, LATE, LOST, WAITING = "silent", "no step", "slow", "late", "lost", "waiting for "
 

@@ -37,7 +37,7 @@ from ps_train.whole_files import as_json
 
 PERIOD_SECS = 1.0  # between two looks, which take a second
 IDLE_SECS = 10.0
-OLD_SECS = 5.0
+OLD_SECS = 5.0  # looks end every two or three
 FIRST_SECS = 6.0
 MAX_POINTS = 600
 REQUEST_SECS = 10.0

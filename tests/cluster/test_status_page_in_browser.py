@@ -163,7 +163,9 @@ def test_the_page_of_a_local_cluster(launcher, tmp_path):
 
 
 class Told:
-    """In the place of what looks at a job."""
+    """In the place of what looks at a job; answers `most` times."""
+
+    num_asked, most = 0, 1000
 
     def __init__(self, **told):
         self.told = {
@@ -177,6 +179,9 @@ class Told:
         }
 
     def ask(self):
+        self.num_asked += 1
+        if self.num_asked > self.most:
+            raise OSError("the job has ended")
         return self.told
 
     def close(self):
@@ -199,3 +204,26 @@ def test_how_long_the_curves_are(tmp_path, losses, rates, labels):
     finally:
         page.close()
     assert re.findall(r"<span>0?[.35]+ to [.035]+</span><span>([^<]*)</span>", text) == labels
+
+
+def test_a_page_that_is_open_when_the_job_ends(tmp_path):
+    """What it shows stays, and is not told to be so now."""
+    table = {
+        "name": "tasks",
+        "columns": ["task", "state"],
+        "right": [],
+        "rows": [["worker:0", "training"]],
+        "marked": [],
+    }
+    told = Told(tables=[table], train_steps=21)
+    told.most = 1
+    page = Page("0", told)
+    try:
+        text = browse(tmp_path, page.url, "--dump-dom")
+    finally:
+        page.close()
+    dom = Dom(text)
+    assert told.num_asked > 1 and "does not answer any more" in dom.texts["trouble"]
+    assert (dom.texts["step"], dom.texts["rate"], dom.texts["left"]) == ("7 / 21", "–", "–")
+    assert re.match(r"Step, loss and what workers told are of \d+ s ago", dom.texts["old"])
+    assert re.search(r'<span class="state ?">training', text) and re.search(r'<body[^>]* class="old"', text)
