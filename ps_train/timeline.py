@@ -45,7 +45,7 @@ def attribute(spans: Iterable[Span], start: float, end: float) -> dict[str, floa
             heapq.heappop(open_until)
         kind = open_until[0][1] if open_until else OTHER
         kind = COMPUTE if computes_until > left else kind
-        parts[kind] = parts.get(kind, 0.0) + right - left
+        parts[kind] = parts.get(kind, 0.0) + (right - left)
     return parts
 
 

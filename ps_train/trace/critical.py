@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ps_train.step_trace import PULL, PUSH, WAIT
-from ps_train.timeline import OTHER
+from ps_train.step_trace import PULL, PUSH, SCALAR_BYTES, WAIT
+from ps_train.timeline import OTHER, Span
 from ps_train.trace.merged import AlignedRun, Message, Named
 from ps_train.trace.parts import UPDATE_RUN, TracedOp
 
@@ -59,6 +59,24 @@ class Group(NamedTuple):
 def way_of(source: str, target: str, run: AlignedRun) -> str:
     """PULL, PUSH, or OTHER between two ps tasks."""
     return PULL if target == run.server else PUSH if source == run.server else OTHER
+
+
+def has_weight(message: Message) -> bool:
+    """Whether a message is more than a scalar, as far as is known."""
+    return message.num_bytes is None or message.num_bytes > SCALAR_BYTES
+
+
+def span_of(message: Message, run: AlignedRun) -> Span:
+    """A message as a part of its step, for the step's row and for its path, in nanoseconds.
+
+    It is its way's, but OTHER if it is a scalar or nobody knows when it was sent. It was under way from when it was sent, or from when
+    its target began with the step, if that was later.
+    """
+    begin = run.begins.get(message.target, message.arrival)
+    if message.sent is None:
+        return Span(OTHER, begin, message.arrival)
+    kind = way_of(message.source, message.target, run) if has_weight(message) else OTHER
+    return Span(kind, max(message.sent, run.begins.get(message.target, message.sent)), message.arrival)
 
 
 class _Indexed:
@@ -174,8 +192,8 @@ class PathFinder:
                 to(thing.start, thing.kind, task, thing.name)
                 to(begun, GAP, task, thing.name)
             else:
-                where = thing.source if thing.target == at.run.server else thing.target
-                to(begun, way_of(thing.source, thing.target, at.run), where, thing.tensor)
+                kind = span_of(thing, at.run).kind
+                to(begun, kind, thing.source if kind == PULL else thing.target, thing.tensor)
             thing = before
             if before is None:
                 to(at.run.begin, CALL, task, "begin of the call")

@@ -5,7 +5,9 @@ r"""What a trace says in words: each step's time by parts, its critical path, an
     json.dumps(found)
 
 The parts of a step are those of `bench` (`step_trace.PARTS`), by the same rule: an instant belongs to the computation if the worker
-computes then, else to that of the things under way which ends last. The path's links are those of `critical`.
+computes then, else to that of the things under way which ends last. The path's links are those of `critical`. Row and path have one
+definition of what is a pull and what a push (`critical.span_of`): a scalar, as a token or the global step, is `other` in both. They
+differ in what they count: the row all of the step, the path only what its end waited for, in other workers' steps, too.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ps_train.profile_table import aligned
-from ps_train.step_trace import PARTS, PULL, PUSH, SCALAR_BYTES, WAIT
+from ps_train.step_trace import PARTS, PULL, PUSH, WAIT
 from ps_train.timeline import OTHER, Span, attribute
-from ps_train.trace.critical import CALL, GAP, Group, PathFinder, grouped, way_of
-from ps_train.trace.merged import AlignedRun, Merged, Message
+from ps_train.trace.critical import CALL, GAP, Group, PathFinder, grouped, has_weight, span_of, way_of
+from ps_train.trace.merged import AlignedRun, Merged
 from ps_train.trace.parts import STEP
 from ps_train.wording import counted
 
@@ -73,14 +75,9 @@ def _spans(run: AlignedRun) -> Iterable[Span]:
     for op in run.ops:
         yield Span(op.kind, op.start, op.end)
     for message in run.messages:
-        way = way_of(message.source, message.target, run)
-        if message.sent is not None and _has_weight(message) and way != OTHER:
-            yield Span(way, message.sent, message.arrival)
-
-
-def _has_weight(message: Message) -> bool:
-    """Whether a message is more than a scalar, as far as is known."""
-    return message.num_bytes is None or message.num_bytes > SCALAR_BYTES
+        span = span_of(message, run)
+        if span.kind != OTHER:
+            yield span
 
 
 def describe(group: Group, run: AlignedRun) -> str:
@@ -90,7 +87,7 @@ def describe(group: Group, run: AlignedRun) -> str:
     text = {
         PULL: f"pull from {group.task} {group.name}{whose}",
         PUSH: f"push to {group.task} {group.name}{whose}",
-        OTHER: f"to {group.task} {group.name}{whose}",
+        OTHER: f"other: message to {group.task} {group.name}{whose}",
         WAIT: f"wait{elsewhere} {group.name}{whose}",
         GAP: f"nothing{elsewhere} before {group.name}{whose}",
         CALL: group.name,
@@ -126,7 +123,7 @@ def _last(steps: Sequence[Sequence[AlignedRun]]) -> dict[str, Any]:
             m.arrival
             for run in step
             for m in run.messages
-            if way_of(m.source, m.target, run) == PUSH and _has_weight(m)
+            if way_of(m.source, m.target, run) == PUSH and has_weight(m)
         ]
         if arrivals:
             pushed[step[-1].step][step[0].owner] = max(arrivals)

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import assume, given, settings
@@ -249,7 +250,7 @@ def test_the_path_of_a_step_is_what_its_end_waited_for():
         ("compute", "worker:0", "matmul", 6),
         ("push", "ps:0", "matmul", 2),
         ("update", "ps:0", "apply", 1),
-        ("pull", "ps:0", "step", 0.5),
+        ("other", "worker:0", "step", 0.5),
         ("call", "worker:0", "end of the call", 1),
     ]
 
@@ -370,6 +371,38 @@ def test_the_path_is_the_longest_way_through_the_graph(ops):
 
 
 # Parts of a step, and the text.
+
+
+def test_row_and_path_call_a_message_the_same():
+    """A step of which one thing follows the other but for the input: what is a scalar, or was sent nobody knows when, is no pull."""
+    whole = merged(part("worker:0", a_step()))
+    (found,) = summary.summarize(whole, {**FACTS, "clocks": {}, "missing": {}})["steps"]
+    path = Counter()
+    for link in found["path"]:
+        path[link["kind"]] += link["ms"]
+    parts = found["parts_ms"]
+    assert {kind: path[kind] for kind in ("pull", "push", "update")} == pytest.approx(
+        {"pull": parts["pull"], "push": parts["push"], "update": 2}  # the read is beside the input
+    )
+    assert path["other"] + path["call"] == parts["other"] == 2.5
+    shown = [link["what"] for link in found["path"]]
+    assert "other: message to worker:0 step" in shown and "pull from ps:0 read" in shown
+    step = a_step()
+    made_by_nobody = step._replace(ops=step.ops[1:])  # the pull, as of an op that TensorFlow has renamed
+    (found,) = summary.summarize(
+        merged(part("worker:0", made_by_nobody)), {**FACTS, "clocks": {}, "missing": {}}
+    )["steps"]
+    assert found["parts_ms"]["pull"] == 0 == sum(x["ms"] for x in found["path"] if x["kind"] == "pull")
+    assert [x["ms"] for x in found["path"] if x["name"] == "read"] == [3]
+
+
+def test_what_was_sent_before_its_target_took_part_is_under_way_from_then_on():
+    ops = [op("ps:0", "read", 1, 2, kind="update"), op("worker:0", "matmul", 9, 10, "read_S1")]
+    messages = [message("read", "ps:0", "worker:0", 9)]
+    whole = merged(part("worker:0", run("worker:0", 7, 0, 10, ops, messages, {"worker:0": 6, "ps:0": 1})))
+    (found,) = summary.summarize(whole, {**FACTS, "clocks": {}, "missing": {}})["steps"]
+    assert found["parts_ms"]["pull"] == 3
+    assert [link["ms"] for link in found["path"] if link["kind"] == "pull"] == [3]
 
 
 def test_the_whole_text():
