@@ -161,6 +161,12 @@ def _notes(values: FlagValues, was: Measured | None) -> list[str]:
         "" if was.setup.is_colocated else f" and {was.setup.num_ps} ps"
     )
     found = [f"The bench itself, {size}: {was.steps_per_sec:.3g} steps/s measured, {rate:.3g} simulated."]
+    if values.compute_ms is None:
+        compute, read, other = (f"{1e3 * was.own[part]:.3g} ms" for part in inputs.OWN)
+        found.append(
+            f"A worker's own time is what needs neither link nor ps: of {1e3 * was.setup.compute_secs:.3g} ms measured, compute "
+            f"{compute}, input {read}, and {other} of other, which bench calls overhead."
+        )
     if was.is_local and values.link_mbit is None:
         found.append(
             "It was measured on one host: the links are loopback. Give --link_mbit for hosts of their own."

@@ -38,6 +38,7 @@ from ps_train.verdict import SMALL_MESSAGE_BYTES
 
 # Of a frame on an Ethernet link: 1448 bytes of 1514 are what TCP carries.
 PAYLOAD = 1448 / 1514
+OWN = (COMPUTE, INPUT, OTHER)  # parts of a step that need neither link nor ps
 BYTES_FACTORS = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5, "int8": 0.25}
 
 
@@ -49,12 +50,14 @@ class Measured(NamedTuple):
       wire_dtype: in which its bytes were counted.
       is_local: all tasks were on one host.
       steps_per_sec: of all workers.
+      own: part of a step -> seconds, of those that `Setup.compute_secs` is made of.
     """
 
     setup: Setup
     wire_dtype: str
     is_local: bool
     steps_per_sec: float
+    own: Mapping[str, float]
 
 
 def rate_of(mbit: float) -> float:
@@ -98,7 +101,8 @@ def from_profiles(profiles: Sequence[Profile]) -> Measured:
     update = statistics.fmean(_update_secs(profile) for profile in profiles)
     links = [ps for profile in profiles for ps in profile.ps.values()]
     away = 1 - 1 / settings.num_workers if settings.is_colocated else 1.0
-    own = statistics.fmean(_own_secs(profile) for profile in profiles)
+    parts = {part: statistics.fmean(profile.parts[part] for profile in profiles) for part in OWN}
+    own = sum(parts.values())
     varied = statistics.fmean((profile.step_cv or 0.0) * profile.step_secs for profile in profiles)
     setup = Setup(
         compute_secs=own,
@@ -123,11 +127,7 @@ def from_profiles(profiles: Sequence[Profile]) -> Measured:
     setup = dataclasses.replace(setup, latency_secs=_latency_secs(profiles, setup))
     is_local = bool(links) and all(ps.is_local for ps in links)
     rate = settings.num_workers * statistics.fmean(profile.steps_per_sec for profile in profiles)
-    return Measured(setup, settings.wire_dtype, is_local, rate)
-
-
-def _own_secs(profile: Profile) -> float:
-    return sum(profile.parts[part] for part in (INPUT, COMPUTE, OTHER))
+    return Measured(setup, settings.wire_dtype, is_local, rate, parts)
 
 
 def _update_secs(profile: Profile) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 # Who a step's time is due to; the words of the table's last column.
 COMPUTE, PS_OUT, PS_IN, PS_CPU, WORKER_LINK, WAIT, DELAY = (
-    "worker's arithmetic", "link out of a ps", "link into a ps", "processors of a ps", "worker's own link",
+    "worker's own time", "link out of a ps", "link into a ps", "processors of a ps", "worker's own link",
     "wait for the slowest", "delay of messages",
 )  # fmt: skip
 
@@ -19,7 +19,7 @@ class Setup:
     """A job on a cluster.
 
     Attributes:
-      compute_secs: of a worker's step that need neither link nor ps: arithmetic, input, and what goes on beside.
+      compute_secs: of a worker's step that need neither link nor ps, the "worker's own time": arithmetic, input, and the overhead of `bench`.
       compute_cv: their standard deviation over their mean; they are gamma distributed, at 1 exponentially.
       pull_bytes, push_bytes: of a step, to and from all ps tasks together.
       update_secs: processor time in which one ps alone would apply a gradient of the whole model.

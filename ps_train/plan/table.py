@@ -56,7 +56,7 @@ def _given(row: Outcome) -> str:
         scheme += f", {counted(setup.num_slow, 'worker')} {setup.slow_factor:g} times as slow"
     links = [f"{_rate(setup.ps_out_rate)} out of a ps", f"{_rate(setup.ps_in_rate)} into it"]
     return (
-        f"{scheme}: a step computes for {1e3 * setup.compute_secs:.3g} ms (varying by {100 * setup.compute_cv:.0f}%), pulls "
+        f"{scheme}: a step takes the worker {1e3 * setup.compute_secs:.3g} ms (varying by {100 * setup.compute_cv:.0f}%), pulls "
         f"{as_bytes(round(setup.pull_bytes))}, pushes {as_bytes(round(setup.push_bytes))}; {', '.join(links)}"
     )
 

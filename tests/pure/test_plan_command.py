@@ -159,9 +159,25 @@ def test_flags_go_before_what_was_measured(report):
 
 def test_the_bench_is_simulated_too(report):
     notes = plan(f"--bench_report={report()}").notes
-    assert len(notes) == 1 and notes[0].startswith(
-        "The bench itself, 2 workers and 2 ps: 20 steps/s measured, "
+    assert notes[0].startswith("The bench itself, 2 workers and 2 ps: 20 steps/s measured, ")
+
+
+def test_what_bench_calls_overhead_is_no_arithmetic_in_the_plan(tmp_path):
+    """Parts of 8, 2 and 60 ms of 100: bench judges by the 60, plan has all 70 as one figure and says what is in it."""
+    known = worker("worker:0", {"ps:0": ps()}, compute=8, input=2, pull=15, push=15, other=60)
+    found = bench.conclude({"worker:0": known}, {})
+    assert found["verdict"] == "overhead-bound"
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(found))
+    made = plan(f"--bench_report={path}", "--num_workers=1")
+    assert made.setup.compute_secs == pytest.approx(0.07)
+    assert made.notes[1] == (
+        "A worker's own time is what needs neither link nor ps: of 70 ms measured, compute 8 ms, input 2 ms, and 60 ms of other, "
+        "which bench calls overhead."
     )
+    row = sizes.with_speed_up(simulate(made.setup), {})
+    assert row.bottleneck == "worker's own time" and "arithmetic" not in table.advice([row], [])
+    assert plan(*STEP).notes == []
 
 
 def test_all_problems_at_once():
@@ -199,7 +215,7 @@ def test_the_table(capsys):
     head, names, *rows, advice = capsys.readouterr().out.splitlines()
     assert (
         head
-        == "async: a step computes for 500 ms (varying by 0%), pulls 1 MB, pushes 1 MB; 12 MB/s out of a ps, 12 MB/s into it"
+        == "async: a step takes the worker 500 ms (varying by 0%), pulls 1 MB, pushes 1 MB; 12 MB/s out of a ps, 12 MB/s into it"
     )
     assert names.split()[:5] == ["workers", "ps", "steps/s", "speed-up", "efficiency"]
     assert [row.split()[:2] for row in rows] == [["1", "1"], ["2", "1"], ["4", "1"], ["8", "1"], ["16", "1"]]
@@ -223,6 +239,6 @@ def test_json(capsys):
 def test_advice_where_nothing_helps():
     row = sizes.with_speed_up(simulate(Setup(0.5, num_workers=8)), {})
     assert table.advice([row], [("--prefetch", 1.01)]) == (
-        "8 workers make 8 times the steps of one; 100% of a step: worker's arithmetic. 1 ps task, one for 8 workers. "
+        "8 workers make 8 times the steps of one; 100% of a step: worker's own time. 1 ps task, one for 8 workers. "
         "No single flag would give 5% more."
     )
