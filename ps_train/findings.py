@@ -17,7 +17,7 @@ from ps_train.wording import counted
 
 TOLERANCE = 1e-4  # relative: another processor adds up in another order
 JUMP = 10.0  # times the mean of the last losses
-LAST, FIRST = 20, 5  # of so many; of so few at first
+LAST, FIRST = 20, 5  # of so many; of fewer than these a single one may be an outlier: the loss has to stay up
 FIGURES = ("global_step", "granted")
 
 
@@ -46,6 +46,7 @@ class Findings:
         self._wrong: list[str] = []  # lines
         self._first_nan: str | None = None
         self._first_jump: str | None = None
+        self._maybe_jump: tuple[str, float] | None = None  # what it is if the next loss, too, is above this
         self._checkpoints: list[tuple[str, str, float]] = []
         self._left = 0
         self._skipped: list[str] = []
@@ -54,6 +55,7 @@ class Findings:
         """The model was initialized or restored."""
         self._models.append(checkpoint)
         self._losses.clear()
+        self._maybe_jump = None
 
     def note_event(self, event: StepEvent) -> None:
         """A section of a step was done."""
@@ -70,6 +72,7 @@ class Findings:
         what = re.search(r"ps_train found (.*?)( by its sum)? : ", message)
         told = self._tell(name, f"NaN or Inf in {what[1] if what else 'a gradient'}; not applied")
         self._first_nan = self._first_nan or told
+        self._keep_jump()
         if name in self._record.steps:
             self._wrong.append(f"{told}, recorded loss {self._record.steps[name].loss:.9g}")
 
@@ -80,6 +83,8 @@ class Findings:
             return
         loss = float(values[fetches["loss"]])
         self._look(name, loss)
+        if name in self._record.bad:
+            self._wrong.append(self._tell(name, f"loss {loss:.9g}, recorded {self._record.bad[name].what}"))
         noted = self._record.steps.get(name)
         if noted is None:
             return
@@ -102,13 +107,31 @@ class Findings:
         bad = "loss " + str(loss) if not math.isfinite(loss) else self._bad.get(name)
         if bad:
             self._first_nan = self._first_nan or self._tell(name, bad)
+            self._keep_jump()
             return
-        if len(self._losses) >= FIRST and self._first_jump is None:
-            mean = sum(map(abs, self._losses)) / len(self._losses)
-            if abs(loss) > JUMP * mean:
-                before = f"{abs(loss) / mean:.0f} times the mean before" if mean else "after losses of 0"
-                self._first_jump = self._tell(name, f"loss {loss:.4g}, {before}")
+        if self._maybe_jump is not None and abs(loss) > self._maybe_jump[1]:
+            self._keep_jump()
+        self._maybe_jump = None
+        if self._losses and self._first_jump is None:
+            self._look_for_jump(name, loss)
         self._losses.append(loss)
+
+    def _look_for_jump(self, name: tuple[int, int, int], loss: float) -> None:
+        count = len(self._losses)
+        mean = sum(map(abs, self._losses)) / count
+        if abs(loss) <= JUMP * mean:
+            return
+        first = "" if count >= FIRST else f", which is of {count}"
+        before = f"{abs(loss) / mean:.0f} times the mean before{first}" if mean else "after losses of 0"
+        self._maybe_jump = self._tell(name, f"loss {loss:.4g}, {before}"), JUMP * mean
+        if count >= FIRST:
+            self._keep_jump()
+
+    def _keep_jump(self) -> None:
+        """What may be a jump of the loss is one: nothing came after it that speaks against that."""
+        if self._maybe_jump is not None:
+            self._first_jump = self._first_jump or self._maybe_jump[0]
+            self._maybe_jump = None
 
     def note_checkpoint(self, path: str, variable: str, by: float) -> None:
         """The model was compared with a checkpoint of the run: what differs most, and by how much."""
@@ -117,6 +140,7 @@ class Findings:
     def end(self, left: int, skipped: list[str]) -> None:
         """All is done but so many events, for want of others; these lines of the files could not be read."""
         self._left, self._skipped = left, skipped
+        self._keep_jump()
 
     def _tell(self, name: tuple[int, int, int], what: str) -> str:
         """`worker:1, batch 41, examples 1280-1311, global step 83, staleness 2: loss nan`."""
@@ -128,6 +152,8 @@ class Findings:
                 f"examples {noted.first}-{noted.first + noted.examples - 1}",
                 f"global step {noted.global_step}",
             ]
+        elif name in self._record.bad:
+            details += [f"after global step {self._record.bad[name].global_step}"]
         if push is not None and push.places:
             details.append(f"staleness {push.staleness}")
         life = f" of its session {session}" if session else ""
@@ -173,7 +199,8 @@ class Findings:
                 f"not done, as the record lacks what comes before: {counted(self._left, 'event')} at its end"
             )
         if self._skipped:
-            found.append(f"lines that were cut off: {', '.join(self._skipped)}")
+            more = f" and {len(self._skipped) - 1} more" if len(self._skipped) > 1 else ""
+            found.append(f"lines that were cut off: {self._skipped[0]}{more}")
         found += [f"wrote {self.checkpoint}"] if self.checkpoint else []
         return found
 

@@ -11,7 +11,7 @@ from ps_train.explain import cause
 from ps_train.hooked_steps import HookedSteps, feeds_refused
 from ps_train.logs import Throttle, log
 from ps_train.staleness import Staleness
-from ps_train.updates.finite import explain_bad_number, is_bad_number
+from ps_train.updates.finite import explain_bad_number, is_bad_number, name_bad_number
 from ps_train.wording import as_rate, counted
 
 MAX_SKIPPED = 1000
@@ -42,12 +42,13 @@ class StepHook(tf1.train.SessionRunHook):
       clock: seconds, for tests.
       common_end: CommonEnd, where no task may stop by itself.
       note: called with the figures of each step, or None.
+      note_bad: called for each step that failed its check for NaN and Inf with what was bad and the global step, or None.
       pulls_ahead: async: how many steps before its own a step's variables are pulled, for the staleness; None: it is not counted.
     """
 
     def __init__(
         self, report, monitor, guard, global_step, fetches=None, train_steps=None, log_every_secs=10.0,
-        clock=time.monotonic, pulls_ahead=None, common_end=None, note=None,
+        clock=time.monotonic, pulls_ahead=None, common_end=None, note=None, note_bad=None,
     ):  # fmt: skip
         self._report, self._monitor, self._guard = report, monitor, guard
         self._variable, self._train_steps = global_step, train_steps
@@ -59,7 +60,7 @@ class StepHook(tf1.train.SessionRunHook):
         self._rate = RateMeter(clock)
         self._started = None
         self.is_reached = self.is_last = False
-        self._common_end, self._note = common_end, note
+        self._common_end, self._note, self._note_bad = common_end, note, note_bad
         self._asked = ""
         self._loss: Any = None  # of the last step
         self._curve = Curve()
@@ -205,6 +206,11 @@ class StepHook(tf1.train.SessionRunHook):
         if self._common_end is not None:
             self._common_end.check_data()
 
+    def note_bad_number(self, error):
+        """A step failed its check for NaN and Inf."""
+        if self._note_bad is not None:
+            self._note_bad(name_bad_number(error), self._report.global_step)
+
     def skip(self, error):
         """Counts a step that was dropped for NaN or Inf.
 
@@ -237,8 +243,7 @@ class StepHook(tf1.train.SessionRunHook):
     def end(self, session):
         """Shows the last figures: whoever reads nothing but the lines of the log has those of the last step."""
         report = self._report
-        self._note_staleness()
-        self._note_loss()
+        self.note_last()
         self._monitor.post(state="ending", **self.figures())
         if self._logged not in (None, report.global_step) and not self._has_ended:
             self._log_progress(report.global_step)
@@ -252,6 +257,11 @@ class StepHook(tf1.train.SessionRunHook):
         if self._staleness is not None and not self._has_ended and len(self._staleness.counts) > 1:
             log.info("staleness of this worker's gradients: %s", self._staleness.describe())
         self._has_ended = True
+
+    def note_last(self):
+        """Has the report say what is known of the last step, also after a loop that failed: `end` is not called then."""
+        self._note_staleness()
+        self._note_loss()
 
     def _note_staleness(self):
         if self._staleness is not None:
@@ -307,8 +317,7 @@ class StepHook(tf1.train.SessionRunHook):
 
     def _post(self, step, now):
         report = self._report
-        self._note_staleness()
-        self._note_loss()
+        self.note_last()
         global_rate, local_rate = self._rate.update(step, report.local_steps, now)
         measured = {"rate": float(f"{global_rate:.4g}"), "local_rate": float(f"{local_rate:.4g}")}
         self._monitor.post(state="training", **self.figures(), **measured)
@@ -421,7 +430,10 @@ class StepRunner:
                 self._run_batches()
                 self._run_one(step_context)
             except tf.errors.InvalidArgumentError as error:
-                if not (self._skips_bad_numbers and is_bad_number(error)):
+                if not is_bad_number(error):
+                    raise
+                self._step_hook.note_bad_number(error)
+                if not self._skips_bad_numbers:
                     raise
                 self._step_hook.skip(error)
             except STALE as error:

@@ -13,7 +13,8 @@ Two kinds of files, each written by who knows what is in it, each line at once:
   the chief has brought the model up; `save 0 7 1` is the 7th checkpoint of the chief's session 0.
 - `worker1.steps`: what a worker knows. An object when its process starts (flags, cluster, model, seed, sections), when a
   session does (its input starts anew), when the model was restored or a checkpoint was saved; and for each step that was
-  done a list: `[41, loss, examples, global step, granted]`.
+  done a list: `[41, loss, examples, global step, granted]`. Of one that was not done for NaN or Inf an object: its number, what was
+  bad, and the global step before it.
 
 Alternatives: numbers that the ps counts and workers fetch and write (a killed worker's last push is in nobody's file, though
 others went on from it); the boards, which keep the newest only; one file of the chief's (other hosts do not share its disk).
@@ -34,6 +35,10 @@ from typing import Any, NamedTuple
 from ps_train.errors import ModelError, UsageError
 
 FORMAT = 1
+START = (
+    "format", "ps", "num_workers", "digest", "sections", "seeds", "flags", "seed", "cluster", "source", "sha256",
+)  # fmt: skip
+"""What a replay needs of the line with which a process begins."""
 _STEP = re.compile(r"(\d+) (\d+) (\d+) (\d+)")
 _MODEL = re.compile(r"model (\d+)")
 _SAVE = re.compile(r"save (\d+) (\d+) (\d+)")
@@ -88,6 +93,13 @@ class Step(NamedTuple):
     granted: int | None
 
 
+class BadStep(NamedTuple):
+    """What a worker noted of a step that failed its check for NaN and Inf: what was bad, and the global step before it."""
+
+    what: str
+    global_step: int
+
+
 class Push(NamedTuple):
     """One applied (or, by --max_staleness, dropped) push.
 
@@ -133,6 +145,7 @@ class Record:
       starts: worker -> what its processes wrote when they started.
       sessions: (worker, session) -> the index in `starts` of the process.
       steps: (worker, session, number) -> Step.
+      bad: (worker, session, number) -> BadStep.
       models: number -> what the chief wrote of it: "checkpoint", None for initialized variables; "start": its process, as in `sessions`.
       saves: (session, number) -> path of a checkpoint that was written.
       orders: ps -> its events, in its order.
@@ -142,6 +155,7 @@ class Record:
     starts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     sessions: dict[tuple[int, int], int] = field(default_factory=dict)
     steps: dict[tuple[int, int, int], Step] = field(default_factory=dict)
+    bad: dict[tuple[int, int, int], BadStep] = field(default_factory=dict)
     models: dict[int, dict[str, Any]] = field(default_factory=dict)
     saves: dict[tuple[int, int], str] = field(default_factory=dict)
     orders: dict[int, list[Event]] = field(default_factory=dict)
@@ -261,7 +275,7 @@ class Journal:
         self._path = steps_path(directory, worker)
         prepare(self._path)
         known = collections.Counter[str]()
-        for line in _read_lines(self._path, _parse_json, []):
+        for _, line in _read_lines(self._path, _parse_json, []):
             known.update(line.keys() if isinstance(line, dict) else ())
         self.sessions, self.models = known["session"], known["model"]
         self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115, it is open as long as the process
@@ -291,7 +305,9 @@ def read(directory: str) -> Record:
         if match := re.fullmatch(r"worker(\d+)\.steps", name):
             _read_worker(record, int(match[1]), path)
         elif match := re.fullmatch(r"ps(\d+)\.order", name):
-            record.orders[int(match[1])] = list(_read_lines(path, _parse_event, record.skipped))
+            record.orders[int(match[1])] = [
+                event for _, event in _read_lines(path, _parse_event, record.skipped)
+            ]
     _check(record, directory)
     return record
 
@@ -323,29 +339,47 @@ def _check(record: Record, directory: str) -> None:
 
 def _read_worker(record: Record, worker: int, path: str) -> None:
     examples: collections.Counter[int] = collections.Counter()
-    session, starts = -1, record.starts.setdefault(worker, [])
-    for line in _read_lines(path, _parse_json, record.skipped):
-        if isinstance(line, list):
-            number, loss, count, global_step, granted = line
-            step = Step(loss, count, examples[session], global_step, granted)
-            record.steps[worker, session, number] = step
-            examples[session] += count
-        elif "format" in line:
-            starts.append(line)
-        elif "session" in line:
-            session = line["session"]
-            record.sessions[worker, session] = len(starts) - 1
-        elif "model" in line:
-            record.models[line["model"]] = {**line, "start": len(starts) - 1}
-        elif "save" in line:
-            record.saves[session, line["save"]] = line["path"]
+    session, starts, num_skipped = -1, list[dict[str, Any]](), len(record.skipped)
+    for number, line in _read_lines(path, _parse_json, record.skipped):
+        if not starts and "format" not in line:
+            cut = record.skipped[num_skipped:]
+            where = os.path.join(os.path.dirname(path), cut[0]) if cut else f"{path}:{number}"
+            raise _damaged(where, "a worker's file begins with a line on its process, with flags and graph")
+        try:
+            if isinstance(line, list):
+                step, loss, count, global_step, granted = line
+                record.steps[worker, session, step] = Step(
+                    loss, count, examples[session], global_step, granted
+                )
+                examples[session] += count
+            elif "format" in line:
+                starts.append({key: line[key] for key in START} if line["format"] == FORMAT else line)
+            elif "session" in line:
+                session = line["session"]
+                record.sessions[worker, session] = len(starts) - 1
+            elif "model" in line:
+                kept = {key: line[key] for key in ("checkpoint", "kept")}
+                record.models[line["model"]] = {**kept, "start": len(starts) - 1}
+            elif "save" in line:
+                record.saves[session, line["save"]] = line["path"]
+            elif "bad" in line:
+                record.bad[worker, session, line["bad"]] = BadStep(line["what"], line["global_step"])
+        except KeyError as error:
+            raise _damaged(f"{path}:{number}", f"it lacks {error}") from None
+    if starts:
+        record.starts[worker] = starts
 
 
-def _read_lines(path: str, parse: Any, skipped: list[str]) -> Iterator[Any]:
+def _damaged(where: str, how: str) -> UsageError:
+    return UsageError(f"--record: {where} is damaged: {how}. Copy the file from its host once more.")
+
+
+def _read_lines(path: str, parse: Any, skipped: list[str]) -> Iterator[tuple[int, Any]]:
+    """(number, what it holds) of each line that can be read."""
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield parse(line)
+                yield number, parse(line)
             except ValueError:
                 if line.strip():
                     skipped.append(f"{os.path.basename(path)}:{number}")

@@ -4,6 +4,7 @@
     runtime.recorder = Recorder(context, config, model)
     session.make(...)                                   # begin_session, note_model, note_saved are called from there
     recorder.note(values)                               # of each step that was done
+    recorder.note_bad("Inf in the loss", 82)            # of one that was not, after global step 82
 
 What a step is called in the files of the ps tasks is its worker, the worker's session and a number that the worker raises with
 each run of its graph: so a run that fails, as for NaN, has a number, too, and it is known which batch it used up.
@@ -74,6 +75,7 @@ class Recorder:
         # Of the graph, once it is laid.
         self._session: Any = None
         self._num_saves = self._mark = self._text = None
+        self._number = 0  # of the last step of the session that is noted
         self._bare_saving: Any = None  # (GraphDef, SaverDef), without locks
 
     def lay(self, step, saver):
@@ -137,6 +139,7 @@ class Recorder:
         number = self._journal.sessions
         self._journal.sessions += 1
         self._journal.write({"session": number})
+        self._number = 0
         session.run(self._session.initializer, {self._session.initializer.inputs[1]: number})
 
     def note_model(self, session, checkpoint):
@@ -175,7 +178,13 @@ class Recorder:
         """A step is done; `values` is what it fetched."""
         granted = values.get("granted")
         figures = float(values["loss"]), int(values["examples"]), int(values["global_step"])
-        self._journal.write([int(values["recorded"]), *figures, None if granted is None else int(granted)])
+        self._number = int(values["recorded"])
+        self._journal.write([self._number, *figures, None if granted is None else int(granted)])
+
+    def note_bad(self, what, global_step):
+        """A step failed its check for NaN and Inf, and gave no figures: `what` was bad, and `global_step` is the last that is known."""
+        self._number += 1  # as each run of the graph does
+        self._journal.write({"bad": self._number, "what": what, "global_step": int(global_step)})
 
 
 class RecordHook(tf1.train.SessionRunHook):

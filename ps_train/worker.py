@@ -89,6 +89,7 @@ def run(runtime, config, model):
         pulls_ahead=int(context.prefetch) if context.update == "async" else None,
         common_end=common_end,
         note=runtime.recorder and runtime.recorder.note,
+        note_bad=runtime.recorder and runtime.recorder.note_bad,
     )
     if context.is_all_reduced:
         runtime.guard.release = lambda: (
@@ -121,7 +122,10 @@ def run(runtime, config, model):
                 _begin_as_chief(runtime, config, sess)
             if profiler:
                 profiler.probe_links(sess, step_hook)
-            runner.loop(sess)
+            try:
+                runner.loop(sess)
+            finally:
+                step_hook.note_last()
     runtime.guard.check()
     if step_hook.is_left_behind:
         runtime.guard.await_signal(SIGNAL_SECS)

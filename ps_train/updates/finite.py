@@ -64,13 +64,17 @@ def is_bad_number(error):
     return MARK in (getattr(error, "message", "") or "")
 
 
-def explain_bad_number(error, task, local_step, global_step):
-    """BadNumberError that names what was bad, where and when."""
+def name_bad_number(error):
+    """What was bad, as `Inf in the loss`."""
     match = re.search(MARK + r" (.*?)( by its sum)? : Tensor had ([A-Za-z ,]+) values", error.message)
     what, is_sum, kind = match.groups() if match else ("a gradient", True, "")
-    kind = "NaN or Inf" if is_sum else kind
+    return f"{'NaN or Inf' if is_sum else kind} in {what}"
+
+
+def explain_bad_number(error, task, local_step, global_step):
+    """BadNumberError that names what was bad, where and when."""
     return BadNumberError(
-        f"{kind} in {what} on {task}, at its local step {local_step} (global step {global_step}). It was not applied. Look "
+        f"{name_bad_number(error)} on {task}, at its local step {local_step} (global step {global_step}). It was not applied. Look "
         "at this worker's data and the learning rate; --on_nan=skip drops such steps."
     )
 

@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 from harness import checkpoint_of
 
+from ps_train.recorded import read
+
 pytestmark = pytest.mark.cluster
 
 FAST = ["--save_checkpoint_steps=10"]
 
 
 @pytest.mark.parametrize("update", ["async", "sync"])
-def test_nan_on_one_worker_ends_the_job_and_spares_the_checkpoint(make_job, update):
-    job = make_job(flags=[f"--update={update}", "--train_steps=100000", *FAST], params="nan=1:40,slow=0:5")
+def test_nan_on_one_worker_ends_the_job_and_spares_the_checkpoint(make_job, tmp_path, update):
+    flags = [f"--update={update}", "--train_steps=100000", *FAST]
+    flags += [f"--record={tmp_path}/record"] if update == "async" else []
+    job = make_job(flags=flags, params="nan=1:40,slow=0:5")
     job.start_all()
     job.expect_exits(1)
     ps, chief, worker = job.tasks
@@ -20,6 +24,15 @@ def test_nan_on_one_worker_ends_the_job_and_spares_the_checkpoint(make_job, upda
     assert "worker:1 failed: NaN in the " in ps.log, ps.tail()
     values = checkpoint_of(job.train_dir)
     assert np.isfinite(values["w"]).all() and values["global_step"] >= 10
+    report = worker.report
+    assert report["local_steps"] == 40 and report["curve"][-1][1] == report["global_step"]
+    if update == "async":
+        record = read(f"{tmp_path}/record")
+        assert list(record.bad) == [(1, 0, 41)], "the last one is in it, too"
+        what, step = record.bad[1, 0, 41]
+        assert report["reason"].startswith(f"{what} on worker:1") and step == report["global_step"]
+        assert report["loss"] == record.steps[1, 0, 40].loss
+        assert sum(report["staleness_counts"].values()) == 40
 
 
 @pytest.mark.parametrize("update", ["async", "sync"])

@@ -27,6 +27,7 @@ from ps_train.replay import Replay
 from ps_train.session import Saving
 from ps_train.startup import make_context
 from ps_train.transport_hook import TransportHook
+from ps_train.updates.finite import is_bad_number, name_bad_number
 
 BATCH = 4
 
@@ -55,6 +56,7 @@ class Recorded:
         )
         self.sessions, self.steps, self.recorders, self.variables = [], [], [], []
         self.starts = []
+        self.global_step = 0  # as last seen
         for number, task in enumerate(self.servers.cluster.training_tasks):
             self._add_worker(number, task, train_dir)
 
@@ -136,7 +138,13 @@ class Recorded:
 
     def step(self, number, is_noted=True):
         """The figures of a step."""
-        _, values = self.sessions[number].run(self.steps[number])
+        try:
+            _, values = self.sessions[number].run(self.steps[number])
+        except tf.errors.InvalidArgumentError as error:
+            assert is_bad_number(error)
+            self.recorders[number][0].note_bad(name_bad_number(error), self.global_step)
+            raise
+        self.global_step = int(values["global_step"])
         if is_noted:  # it may be killed before
             self.recorders[number][0].note(values)
         return values

@@ -14,7 +14,7 @@ from ps_train.checkpoint_hook import CheckpointHook
 from ps_train.cluster import TaskId
 from ps_train.compat import tf, tf1
 from ps_train.errors import PeerLostError, StoppedError, UsageError
-from ps_train.hooks import RateMeter, StepHook
+from ps_train.hooks import RateMeter, StepHook, StepRunner
 from ps_train.reports import Report
 
 pytestmark = pytest.mark.graph
@@ -127,6 +127,42 @@ def test_the_report_has_the_mean_loss_since_each_look(graph, clock):
     for _ in range(2):  # the second session's end adds nothing
         step_hook.end(None)
         assert report.curve == [[0.3, 1, 8.0], [0.9, 3, 3.0], [1.2, 4, 1.0]]
+
+
+def test_the_report_has_the_last_step_of_a_loop_that_failed(graph, clock):
+    """The boards are told twice a second: of a job that diverges within that only the first step was in it."""
+    step_hook, report, _ = make_step_hook(clock, pulls_ahead=0)
+    bring_up(step_hook)
+    for step, loss in enumerate((2.0, 50.0, 3e4), 1):
+        clock.now += 0.1
+        do_step(step_hook, step, loss=loss)
+    assert report.loss == 2.0
+    step_hook.note_last()
+    assert (report.loss, report.global_step, report.local_steps) == (3e4, 3, 3)
+    assert report.curve == [[0.1, 1, 2.0], [0.3, 3, 15025.0]]
+    assert report.staleness_counts == {0: 3}
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_step_that_fails_its_check_is_noted(graph, clock, skips):
+    found = []
+    step_hook, report, _ = make_step_hook(clock, note_bad=lambda *bad: found.append(bad))
+    bring_up(step_hook, 15)
+    step_hook.session = object()
+
+    class Failing(StepRunner):
+        def _prepare(self):
+            pass
+
+        def _run_one(self, step_context):
+            step_hook.ask_to_stop("enough")
+            text = "ps_train found the loss : Tensor had Inf values"
+            raise tf.errors.InvalidArgumentError(None, None, text)
+
+    runner = Failing(SimpleNamespace(step=None), step_hook, {}, skips_bad_numbers=skips)
+    with contextlib.nullcontext() if skips else pytest.raises(tf.errors.InvalidArgumentError):
+        runner.run(None)
+    assert found == [("Inf in the loss", 15)] and report.skipped_steps == int(skips)
 
 
 def test_without_a_loss_there_is_no_curve(graph, clock):

@@ -171,6 +171,8 @@ def test_the_first_push_of_nan_is_named(tmp_path, policy):
             run.step(number)
         except tf.errors.InvalidArgumentError:
             assert policy == "skip"
+    bad = {} if policy == "ignore" else {(1, 0, 1): ("NaN in the loss", 1), (0, 0, 2): ("NaN in the loss", 1)}
+    assert read(run.directory).bad == bad
     findings = run.replay()
     told = findings.as_dict()["first_nan"]
     assert told.startswith("worker:1, batch 1"), told

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -15,7 +16,10 @@ SECTIONS = [[0, False, False], [1, False, False], [0, True, True], [1, True, Tru
 
 
 def start(**changes):
-    return {"format": 1, "ps": [0, 1], "num_workers": 2, "digest": "d", "sections": SECTIONS, **changes}
+    replayed = {"seeds": 0, "flags": [], "seed": 1, "cluster": {}, "source": "m.py", "sha256": None}
+    return {
+        "format": 1, "ps": [0, 1], "num_workers": 2, "digest": "d", "sections": SECTIONS, **replayed, **changes
+    }  # fmt: skip
 
 
 def write(folder, orders, workers):
@@ -202,3 +206,95 @@ def test_a_jump_from_losses_of_zero_and_a_loss_of_nan_are_told(tmp_path):
     found = findings.as_dict()
     assert found["first_jump"] == "worker:0, batch 15: loss 0.25, after losses of 0"
     assert found["first_nan"] == "worker:0, batch 16: loss nan"
+
+
+@pytest.mark.parametrize(
+    "first, told",
+    [
+        (
+            '{"format": 1',
+            "worker1.steps:1 is damaged: a worker's file begins with a line on its process, with flags",
+        ),
+        (
+            '{"format": 1}',
+            "worker1.steps:1 is damaged: it lacks 'ps'. Copy the file from its host once more.",
+        ),
+        (json.dumps({"ps": [0, 1]}), "worker1.steps:1 is damaged: a worker's file begins with a line on its"),
+        (None, "worker1.steps:1 is damaged: a worker's file begins with"),
+    ],
+    ids=["cut", "short", "other", "gone"],
+)
+def test_a_damaged_first_line_is_named(tmp_path, first, told):
+    record_of_two(tmp_path)
+    path = tmp_path / "worker1.steps"
+    lines = path.read_text().splitlines()[1:]
+    path.write_text("\n".join([*([] if first is None else [first]), *lines, ""]))
+    with pytest.raises(UsageError, match="^--record: .*/" + re.escape(told)):
+        read(str(tmp_path))
+
+
+def test_other_lines_that_lack_something(tmp_path):
+    for line, told in (('{"model": 1}', "it lacks 'checkpoint'"), ('{"save": 1}', "it lacks 'path'")):
+        record_of_two(tmp_path)
+        with open(tmp_path / "worker0.steps", "a") as file:
+            file.write(f"{line}\n")
+        with pytest.raises(UsageError, match=f"worker0.steps:6 is damaged: {told}"):
+            read(str(tmp_path))
+    record_of_two(tmp_path)
+    (tmp_path / "worker0.steps").write_text("")  # as of a process that was killed at once
+    with pytest.raises(UsageError, match=r"lacks worker0.steps. Each host"):
+        read(str(tmp_path))
+
+
+def test_of_many_lines_that_were_cut_the_first_is_named(tmp_path):
+    findings = Findings(record_of_two(tmp_path))
+    findings.end(0, [f"ps0.order:{number}" for number in range(11, 201)])
+    assert "lines that were cut off: ps0.order:11 and 189 more" in findings.lines()
+
+
+def looked_at(tmp_path, losses, ends_badly=False):
+    """What is found of worker 0's losses from batch 10 on."""
+    findings = Findings(record_of_two(tmp_path))
+    for number, loss in enumerate(losses, 10):
+        findings.note_step((0, 0, number), {"l": loss}, {"loss": "l"})
+    if ends_badly:
+        findings.note_failure((0, 0, 99), "ps_train found the loss : Tensor had Inf values")
+    findings.end(0, [])
+    return findings.as_dict()["first_jump"]
+
+
+def test_a_job_that_diverges_in_its_first_steps_has_a_jump(tmp_path):
+    """2, then 50 and more: 25 times the one before."""
+    told = "worker:0, batch 11: loss 50, 25 times the mean before, which is of 1"
+    assert looked_at(tmp_path, [2.0, 50.0, 3e4]) == told
+    assert looked_at(tmp_path, [2.0, 50.0, float("inf")]) == told
+    assert looked_at(tmp_path, [2.0, 50.0], ends_badly=True) == told
+    assert looked_at(tmp_path, [2.0, 50.0]) == told, "nothing speaks against it"
+    grown = "worker:0, batch 13: loss 250, 12 times the mean before, which is of 3"  # 20.67
+    assert looked_at(tmp_path, [2.0, 10.0, 50.0, 250.0]) == grown
+    assert looked_at(tmp_path, [float("nan")]) is None
+
+
+def test_a_single_loss_out_of_line_among_the_first_is_no_jump(tmp_path):
+    assert looked_at(tmp_path, [2.0, 50.0, 2.0, 2.0]) is None
+    later = looked_at(tmp_path, [1.0, 50.0, 1.0, 1.0, 2.0, 1000.0, 1.0])  # a mean of 11
+    assert later == "worker:0, batch 15: loss 1000, 91 times the mean before"
+
+
+def test_a_step_that_was_bad_in_the_run_is_read_and_compared(tmp_path):
+    record_of_two(tmp_path)
+    with open(tmp_path / "worker1.steps", "a") as file:
+        file.write('{"bad":2,"what":"Inf in the loss","global_step":2}\n')
+    record = read(str(tmp_path))
+    assert record.bad == {(1, 0, 2): ("Inf in the loss", 2)}
+    findings = Findings(record)
+    findings.note_failure((1, 0, 2), "ps_train found the loss : Tensor had Inf values")
+    assert findings.is_true
+    assert findings.as_dict()["first_nan"] == (
+        "worker:1, batch 2, after global step 2: NaN or Inf in the loss; not applied"
+    )
+    findings.note_step((1, 0, 2), {"l": 0.5}, {"loss": "l"})
+    assert not findings.is_true
+    assert findings.as_dict()["first_difference"] == (
+        "worker:1, batch 2, after global step 2: loss 0.5, recorded Inf in the loss"
+    )
