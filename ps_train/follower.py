@@ -141,6 +141,15 @@ class Follower:
         """Steps of a task as far as known, None for a ps and before the first."""
         return self._record(task).get("local_steps")
 
+    def last_step(self) -> int | None:
+        """The newest that a worker has seen, at the job's end; one that was lost before does not count: the model may have gone back since."""
+        found = []
+        for task in self._cluster.training_tasks:
+            if task not in self._lost:
+                reported = self.report(task).get("global_step")
+                found.append(self._record(task).get("step") if reported is None else reported)
+        return max((step for step in found if step is not None), default=None)
+
     def snapshot(self, statuses: Mapping[TaskId, int | None]) -> Snapshot:
         """The state at the last look, given the tasks' exit statuses, None while they run."""
         workers = [task for task in self._cluster.training_tasks if task in statuses]

@@ -233,7 +233,7 @@ class LocalCluster:
         return status
 
     def _last_step(self) -> int | None:
-        return self._follower.report(self._cluster.chief_task).get("global_step")
+        return self._follower.last_step()
 
     def _say_trained(self) -> None:
         self._screen.say(self._summary.trained(self._follower.report(self._cluster.chief_task)))

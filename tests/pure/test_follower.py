@@ -471,3 +471,20 @@ def test_the_chief_tells_each_new_evaluation_once(tmp_path):
     ]
     (tmp_path / "file").write_text("")
     write_result(str(tmp_path / "file"), "what cannot be written is left out")
+
+
+def test_the_last_step_is_that_of_the_worker_that_went_on_longest(tmp_path):
+    """The chief may have ended at its first step, as where another one's loss is Inf at global step 17."""
+    follower = make(log_dir=str(tmp_path))
+    assert follower.last_step() is None
+    board = FakeBoard.all["ps:0"]
+    board.post("worker:0", "training", step=2)
+    board.post("worker:1", "failed", step=14)
+    follower.look(1.0)
+    (tmp_path / "worker0.json").write_text('{"global_step": 1}')
+    assert follower.last_step() == 14, "the record of one that gave no report"
+    follower = make(log_dir=str(tmp_path))
+    (tmp_path / "worker1.json").write_text('{"global_step": 17}')
+    assert follower.last_step() == 17
+    follower.note_lost(WORKER, 137, "ended by SIGKILL")
+    assert follower.last_step() == 1, "the job went on without it, and may have gone back"
