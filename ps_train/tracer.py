@@ -261,7 +261,7 @@ class StepTracer:
                 if part is not None:
                     parts.append(part)
                 elif told is None:
-                    missing[str(task)] = _why_missing(record)
+                    missing[str(task)] = _why_missing(record, view.age(str(task)))
                 if told and told["cut"]:
                     cut[str(task)] = told["cut"]
             self._sleep(POLL_SECS if pending else 0)
@@ -295,11 +295,13 @@ def _num_steps(part):
     return sum(run.kind == STEP and run.batch == 0 for run in part.runs)
 
 
-def _why_missing(record):
+def _why_missing(record, age):
     if not record:
         return "it has not joined"
     if record["state"] in ENDED:
         return f"it has ended: {record.get('reason', record['state'])}"
+    if age > GONE_SECS:
+        return f"it has ended, or was stopped, without a word: not heard of for {age:.0f} s, last at step {record.get('step', '?')}"
     return f"it had not sent its part in time, at step {record.get('step', '?')}"
 
 

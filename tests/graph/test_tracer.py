@@ -165,6 +165,26 @@ def test_who_is_missing_and_why(boards, tmp_path, lines):
     assert lines()[1:] == [f"trace: {name} is missing: {reason}" for name, reason in facts["missing"].items()]
 
 
+def test_one_that_was_killed_is_not_said_to_be_late(tmp_path):
+    """It could not say so itself; the launcher of a local cluster writes it to the boards, elsewhere its silence tells."""
+    silent, told = (
+        {"state": "training", "step": 98},
+        {"state": "failed", "reason": "ended by SIGKILL", "step": 98},
+    )
+    chief = make("worker:0", records={}, folder=tmp_path)
+    chief._monitor.shown = FakeView(
+        {"worker:1": silent, "worker:2": told}, {"worker:1": 63.4, "worker:2": 63.4}
+    )
+    with chief:
+        chief.wants(99)
+        chief.note(99, 100, [call(1, owner="worker:0")])
+    _, facts = chrome.read(chief._runtime.report.trace)
+    assert facts["missing"] == {
+        "worker:1": "it has ended, or was stopped, without a word: not heard of for 63 s, last at step 98",
+        "worker:2": "it has ended: ended by SIGKILL",
+    }
+
+
 def test_at_the_end_nobody_waits_for_who_has_not_come(tmp_path):
     clock = Clock()
     chief = make("worker:0", folder=tmp_path, clock=clock)
