@@ -39,6 +39,7 @@ class Findings:
         self._push_sections = record.push_sections
         self._applied: dict[tuple[int, int, int], None] = {}  # in their order
         self._bad: dict[tuple[int, int, int], str] = {}
+        self._failed: set[tuple[int, int, int]] = set()
         self._losses: collections.deque[float] = collections.deque(maxlen=LAST)
         self._models: list[str | None] = []
         self._num_compared = self._num_equal = 0
@@ -73,6 +74,7 @@ class Findings:
         told = self._tell(name, f"NaN or Inf in {what[1] if what else 'a gradient'}; not applied")
         self._first_nan = self._first_nan or told
         self._keep_jump()
+        self._failed.add(name)
         if name in self._record.steps:
             self._wrong.append(f"{told}, recorded loss {self._record.steps[name].loss:.9g}")
 
@@ -83,7 +85,7 @@ class Findings:
             return
         loss = float(values[fetches["loss"]])
         self._look(name, loss)
-        if name in self._record.bad:
+        if name in self._record.bad and name not in self._failed:
             self._wrong.append(self._tell(name, f"loss {loss:.9g}, recorded {self._record.bad[name].what}"))
         noted = self._record.steps.get(name)
         if noted is None:

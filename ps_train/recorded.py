@@ -35,10 +35,10 @@ from typing import Any, NamedTuple
 from ps_train.errors import ModelError, UsageError
 
 FORMAT = 1
+# What a replay needs of the line with which a process begins.
 START = (
     "format", "ps", "num_workers", "digest", "sections", "seeds", "flags", "seed", "cluster", "source", "sha256",
 )  # fmt: skip
-"""What a replay needs of the line with which a process begins."""
 _STEP = re.compile(r"(\d+) (\d+) (\d+) (\d+)")
 _MODEL = re.compile(r"model (\d+)")
 _SAVE = re.compile(r"save (\d+) (\d+) (\d+)")

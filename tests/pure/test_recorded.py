@@ -289,10 +289,14 @@ def test_a_step_that_was_bad_in_the_run_is_read_and_compared(tmp_path):
     assert record.bad == {(1, 0, 2): ("Inf in the loss", 2)}
     findings = Findings(record)
     findings.note_failure((1, 0, 2), "ps_train found the loss : Tensor had Inf values")
+    findings.note_step(
+        (1, 0, 2), {"l": 0.5}, {"loss": "l"}
+    )  # of a gradient alone, as of another piece than the loss
     assert findings.is_true
     assert findings.as_dict()["first_nan"] == (
         "worker:1, batch 2, after global step 2: NaN or Inf in the loss; not applied"
     )
+    findings = Findings(record)
     findings.note_step((1, 0, 2), {"l": 0.5}, {"loss": "l"})
     assert not findings.is_true
     assert findings.as_dict()["first_difference"] == (
