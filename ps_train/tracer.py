@@ -301,7 +301,8 @@ def _why_missing(record, age):
     if record["state"] in ENDED:
         return f"it has ended: {record.get('reason', record['state'])}"
     if age > GONE_SECS:
-        return f"it has ended, or was stopped, without a word: not heard of for {age:.0f} s, last at step {record.get('step', '?')}"
+        last = f"last at step {record['step']}" if "step" in record else "before its first step"
+        return f"it has ended, or was stopped, without a word: not heard of for {age:.0f} s, {last}"
     return f"it had not sent its part in time, at step {record.get('step', '?')}"
 
 
