@@ -36,7 +36,7 @@ from ps_train.piece_queue import NAME, QUEUES
 from ps_train.relapse import Relapse, cause_of
 from ps_train.server import session_config
 from ps_train.updates.allreduce import broadcast, rule_of
-from ps_train.wording import as_secs
+from ps_train.wording import as_secs, counted
 
 LOOK_SECS = 3.0
 OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
@@ -402,7 +402,7 @@ class SessionCreator(tf1.train.SessionCreator):
         lost = (self._runtime.report.global_step or 0) - (checkpoint_step(checkpoint) or 0)
         log.info("restored %s", checkpoint)
         if lost > 0:
-            log.warning("the %d steps after it are lost", lost)
+            log.warning("%s after it %s lost", counted(lost, "step"), "is" if lost == 1 else "are")
         self._runtime.report.restored_from = self._runtime.report.checkpoint = checkpoint
 
     def _check_initialized(self, session):
