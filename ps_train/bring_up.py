@@ -34,6 +34,7 @@ from ps_train.logs import Throttle, log
 from ps_train.lost import LOST
 from ps_train.piece_queue import NAME, QUEUES
 from ps_train.relapse import Relapse, cause_of
+from ps_train.ring import await_chief, await_loss, loss_of, not_ready
 from ps_train.server import session_config
 from ps_train.updates.allreduce import broadcast, rule_of
 from ps_train.wording import as_secs, counted
@@ -43,10 +44,6 @@ OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
 ALONE_SECS = 5.0  # after which the workers of a colocated job whose target is reached have ended
 ANSWER_SECS = 1.5  # in which every ps that is up has answered once more
 AWAY_SECS = 2.0  # a ps that is asked and does not answer for longer was away
-LOSS_SECS = 3.0  # in which a lost worker is noticed by its board
-NO_WAY_ON = (
-    "an all-reduce does not go on without it. Start all tasks again: they go on from the chief's checkpoint"
-)
 RELAPSE_SECS = 1.0  # before the session is made once more
 NO_SESSION = "no session with the ps tasks yet: %.0f s so far, giving up after %s s; %s"
 
@@ -144,7 +141,7 @@ class SessionCreator(tf1.train.SessionCreator):
         graph = tf1.get_default_graph()
         if not graph.finalized:
             graph.finalize()
-        if self._session is not None and self._runtime.context.is_all_reduced:
+        if self._runtime.peers is not None:
             self._end_with_the_others()
         timeouts = self._runtime.timeouts
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
@@ -162,6 +159,8 @@ class SessionCreator(tf1.train.SessionCreator):
             except (*LOST, BoardError) as error:
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
+                if self._runtime.peers is not None:
+                    self._end_with_the_others()
                 if awake_clock() + min(ANSWER_SECS, bound / 4) > deadline:
                     raise PeerLostError(f"gave up after {as_secs(bound)} s: {cause_of(error)}") from None
                 if line_due.is_due(awake_clock()):
@@ -173,19 +172,10 @@ class SessionCreator(tf1.train.SessionCreator):
             return session
 
     def _end_with_the_others(self):
-        """Raises PeerLostError: TensorFlow's collectives do not go on after the loss of a worker."""
-        runtime, deadline = self._runtime, awake_clock() + LOSS_SECS
-        while True:
-            runtime.guard.check()
-            gone = [link for link in runtime.monitor.links if link.reason]
-            if gone or awake_clock() > deadline:
-                break
-            time.sleep(0.1)
-        host = runtime.context.cluster.host
-        named = (
-            ", ".join(f"{host(link.task)} at {link.address} ({link.reason})" for link in gone) or "a worker"
-        )
-        raise PeerLostError(f"lost: {named}; {NO_WAY_ON}", is_model_safe=True)
+        """Raises why: TensorFlow's collectives do not go on after the loss of a worker."""
+        error = await_loss(self._runtime)
+        self._runtime.guard.check()
+        raise error or loss_of(self._runtime, {})
 
     def _note_loss(self):
         runtime = self._runtime
@@ -220,7 +210,7 @@ class SessionCreator(tf1.train.SessionCreator):
                 if self._broadcast is not None:  # for what is not sent
                     session.run(self._init_op, feed_dict=self._scaffold.init_feed_dict)
             if self._broadcast is not None:
-                self._runtime.has_joined = True
+                self._runtime.peers = runs
                 with self._telling("all workers to take the chief's values"):
                     session.run(self._broadcast)
             with self._telling("tables and the input to be initialized"):
@@ -271,8 +261,10 @@ class SessionCreator(tf1.train.SessionCreator):
             if runtime.monitor.refusal is not None:
                 raise runtime.monitor.refusal
             runs = runtime.monitor.ps_runs(since)
+            if runtime.context.is_all_reduced and not runtime.context.is_chief:
+                await_chief(runtime, runs)
             is_complete = runtime.monitor.is_admitted and len(runs) == cluster.num_ps
-            return runs if is_complete and not self._old_workers() else None
+            return runs if is_complete and not self._not_ready(runs) else None
 
         name = cluster.host if runtime.context.is_all_reduced else lambda ps: ps
 
@@ -281,21 +273,18 @@ class SessionCreator(tf1.train.SessionCreator):
                 f"{name(link.task)} at {link.address} ({link.reason or 'starting'})"
                 for link in runtime.monitor.links
                 if str(link.task) not in runtime.monitor.ps_runs(since)
-            ) or ", ".join(self._old_workers()) or "the others to answer"  # fmt: skip
+            ) or ", ".join(self._not_ready(runtime.monitor.ps_runs(since))) or "the others to answer"  # fmt: skip
 
         return wait_until(
             all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
         )
 
-    def _old_workers(self):
-        """All-reduce, the chief: workers that are still of the job before, whose collectives nobody can join."""
+    def _not_ready(self, runs):
+        """All-reduce, the chief: in words, the workers that it cannot begin with yet, as those of the job before."""
         context = self._runtime.context
         if not (context.is_all_reduced and context.is_chief):
             return []
-        view = self._runtime.monitor.view()
-        others = [str(task) for task in context.cluster.training_tasks if task != context.task]
-        states = {name: view.record(name).get("state", "not heard of") for name in others}
-        return [f"{name} to start anew ({state})" for name, state in states.items() if state != "starting"]
+        return [f"{name} to start anew ({state})" for name, state in not_ready(self._runtime, runs).items()]
 
     def _other_runs(self):
         """As `Monitor.ps_runs`, without the ps that is in this process."""

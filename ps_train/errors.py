@@ -17,6 +17,8 @@ Schedulers restart a task that ends with 128-255 and give up on 1-127 (Kubeflow'
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 EXIT_DONE = 0
 EXIT_PERMANENT = 1
@@ -81,10 +83,12 @@ class PeerLostError(PsTrainError):
 
     exit_status = EXIT_RETRYABLE
 
-    def __init__(self, message: str, is_model_safe: bool = False):
-        """`is_model_safe`: only workers were lost, so that the chief can still save the model on the ps tasks."""
+    def __init__(
+        self, message: str, is_model_safe: bool = False, lost: Mapping[str, str] = MappingProxyType({})
+    ):
+        """`is_model_safe`: only workers were lost, so that the chief can still save. `lost`: a lost worker -> how; see `ring`."""
         super().__init__(message)
-        self.is_model_safe = is_model_safe
+        self.is_model_safe, self.lost = is_model_safe, dict(lost)
 
 
 class JobOverError(PeerLostError):

@@ -29,7 +29,7 @@ from ps_train.wording import as_secs
 
 BEAT_SECS = 0.5
 CALL_SECS = 2.0
-PROTOCOL = 2  # changes with what the records and the rounds' state mean
+PROTOCOL = 3  # changes with what the records and the rounds' state mean
 SILENCE_SECS = 10.0  # something that is waited for is named at least this often
 
 
@@ -166,13 +166,14 @@ class Monitor:
       task: TaskId.
       boards: a Board for each ps.
       admitted_to: Cluster of a task that has to be admitted to each board; None for a ps on its own.
+      run_id: that of this process, if it has one; else a new one.
       fields: more of this task's record.
     """
 
-    def __init__(self, task, boards, admitted_to=None, **fields):
+    def __init__(self, task, boards, admitted_to=None, run_id=None, **fields):
         self.task, self._cluster = task, admitted_to
         awake_clock.restart()
-        self.run_id = uuid.uuid4().hex[:12]
+        self.run_id = run_id or uuid.uuid4().hex[:12]
         self.links = [Link(board) for board in boards]
         self._lock = threading.Lock()
         self._fields = {

@@ -66,7 +66,7 @@ class TaskRuntime:
     context: object
     target: str
     monitor: object
-    guard: object
+    guard: Any
     report: object
     timeouts: Timeouts
     config: object = None
@@ -80,7 +80,7 @@ class TaskRuntime:
     # The chief's: whether these ps tasks hold nothing of the model.
     is_vacant: Callable[[Any], bool] = lambda names: False
     recorder: Any = None  # Recorder of a task with --record
-    has_joined: bool = False  # all-reduce: this process is one of those that the collectives go on with
+    peers: Any = None  # all-reduce: ps -> run id of the processes that the collectives go on with, once there are any; see `ring`
     short_since: float | None = None  # when a synchronous job began to lack workers that have not come yet
     short_line_due: Any = None  # Throttle of the lines on that
 

@@ -74,7 +74,8 @@ def start_task(context, report, timeouts=None, report_file=None, handle_signals=
     runtime = session.TaskRuntime(context, tf_server.target, monitor, None, report, timeouts, config)
 
     def leave_at_once(status, reason):
-        monitor.post(state="failed", exit_status=status, reason=reason)
+        lost = getattr(runtime.guard.failure, "lost", {})
+        monitor.post(state="failed", exit_status=status, reason=reason, lost=lost)
         if monitor.refusal is None:
             monitor.flush(1.0)
         report.write(report_file, status, reason)
@@ -115,20 +116,20 @@ def _rescue(runtime):
 
 
 def _make_shard(runtime):
-    """The TaskRuntime of the ps that is in a worker's process: its own records on its own board."""
+    """The TaskRuntime of the ps that is in a worker's process: its own records on its own board, of the same run id."""
     context, cluster = runtime.context, runtime.context.cluster
     ps = cluster.server_task(context.task)
-    monitor = _make_monitor(ps, cluster)
+    monitor = _make_monitor(ps, cluster, runtime.monitor.run_id)
     monitor.post(state=SERVING)
     return dataclasses.replace(
         runtime, context=dataclasses.replace(context, task=ps), monitor=monitor, report=Report(ps)
     )
 
 
-def _make_monitor(task, cluster):
+def _make_monitor(task, cluster, run_id=None):
     if task.job != "ps":
         boards = [Board(cluster.address(ps), ps) for ps in cluster.ps_tasks]
         host, _ = split_address(cluster.address(task))
         return Monitor(task, boards, admitted_to=cluster, is_at_address=net.is_own_address(host))
     port = cluster.address(task).rsplit(":", 1)[1]
-    return Monitor(task, [Board(f"localhost:{port}", task)], **cluster.as_record())
+    return Monitor(task, [Board(f"localhost:{port}", task)], run_id=run_id, **cluster.as_record())

@@ -19,9 +19,9 @@ from typing import Any
 
 from ps_train import checkpoints, graph, session
 from ps_train.board import NO_ANSWER, ControlSession
-from ps_train.bring_up import NO_WAY_ON, is_model_whole, note_who_left
+from ps_train.bring_up import is_model_whole, note_who_left
 from ps_train.choices import MAX_SEED
-from ps_train.cluster import AT_TARGET, ENDED, SERVING, UP, TaskId
+from ps_train.cluster import AT_TARGET, ENDED, SERVING, UP
 from ps_train.common_end import CommonEnd
 from ps_train.compat import tf, tf1
 from ps_train.ending import save_if_possible
@@ -29,13 +29,14 @@ from ps_train.errors import BadNumberError, ModelError, PeerLostError, PsTrainEr
 from ps_train.evaluation_watch import EvaluationWatch
 from ps_train.explain import as_model_error, cause
 from ps_train.hooks import StepHook, StepRunner
-from ps_train.liveness import BEAT_SECS, awake_clock, first_failure, line_throttle, restarted_ps
+from ps_train.liveness import BEAT_SECS, awake_clock, first_failure, line_throttle
 from ps_train.logs import log
 from ps_train.lost import LOST
 from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.quorum import num_needed
 from ps_train.recorder import Recorder, explain_unwritten, is_unwritten, number_steps
+from ps_train.ring import NO_WAY_ON, await_loss, find_loss
 from ps_train.tracer import StepTracer, TracingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.allreduce import AGREEMENTS, is_collective
@@ -49,7 +50,6 @@ from ps_train.wording import as_secs
 BRING_UP_SECS = 5.0  # after the bound of a wait, which says more
 LEAVE_SECS = 3.0
 SIGNAL_SECS = 1.5  # within which a signal to all tasks has got to each
-BLAME_SECS = 5.0  # in which the others hear why a worker has ended
 REFUSAL_SECS = 2.5  # in which two processes of one name notice
 
 
@@ -210,38 +210,15 @@ def judge(runtime):
             return PeerLostError(
                 f"{task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}",
                 is_model_safe=is_up and runtime.is_vacant({str(link.task)}),
+                lost={str(task): f"gone for {bound:g} s"},
             )
-    if context.is_all_reduced and runtime.has_joined and monitor.get("state") in ("starting", "training"):
-        return _judge_all(runtime, view)
+    if runtime.peers is not None and monitor.get("state") in ("starting", "training"):
+        return find_loss(runtime, view)
     if view.record("job").get("is_over") or not is_up:
         return None
     if monitor.get("state") == AT_TARGET:
         return _judge_workers(runtime, view, bound, needs_all=False)
     return _judge_workers(runtime, view, bound) or _judge_absent(runtime, view)
-
-
-def _judge_all(runtime, view):
-    """An error if a worker of an all-reduce is another process than the one that it began with, or has ended."""
-    context = runtime.context
-    back = {str(context.cluster.host(TaskId.from_string(name))) for name in restarted_ps(runtime.monitor)}
-    others = [str(task) for task in context.cluster.training_tasks if task != context.task]
-    ended = {name for name in others if view.record(name).get("state") in ("failed", "stopped")}
-    if not back | ended:
-        return None
-    refused = [name for name in ended if view.record(name).get("is_refused")]
-    if refused:
-        reason = view.record(refused[0]).get("reason", "").partition("\n")[2] or "it says why"
-        return PeerLostError(
-            f"{refused[0]} was refused, and an all-reduce does not go on without it: {reason.splitlines()[0]} Start all tasks again "
-            "then.",
-            is_model_safe=True,
-        )
-    named = [
-        f"{name} ({'was started again' if name in back else view.record(name).get('reason', 'has ended')})"
-        for name in sorted(back | ended)
-    ]
-    causes = ", ".join(named).replace(f"; {NO_WAY_ON}", "")
-    return PeerLostError(f"{causes}; {NO_WAY_ON}", is_model_safe=True)
 
 
 def _judge_absent(runtime, view):
@@ -388,6 +365,7 @@ def leave(runtime, state, exit_status, reason, error=None):
         reason=reason,
         is_refused=is_refused,
         is_model_safe=is_model_safe,
+        lost=getattr(error, "lost", {}),
     )
     if state == "left" and runtime.context.is_chief:
         runtime.monitor.publish("job", is_over=True, step=runtime.report.global_step, reason=reason)
@@ -422,10 +400,11 @@ def _await_refusal(monitor, sleep=time.sleep):
 def explain(runtime, error):
     """What an exception of the session means: a lost ps (PeerLostError), the user's mistake (ModelError), or a refusal."""
     if runtime.context.is_all_reduced:
-        if is_collective(error):
-            runtime.guard.await_decision(BLAME_SECS)
+        loss = await_loss(runtime) if is_collective(error) and runtime.peers is not None else None
         if runtime.guard.failure is not None:
             return runtime.guard.failure  # whose release was this error
+        if loss is not None:
+            return loss
         if is_collective(error):
             return PeerLostError(f"a worker was lost: {cause(error)[:300]}; {NO_WAY_ON}", is_model_safe=True)
     if is_unwritten(error):

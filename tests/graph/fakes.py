@@ -92,5 +92,5 @@ class FakeRuntime:
         self.timeouts = Timeouts(**timeouts)
         self.lenders = frozenset()
         self.left, self.short_since, self.short_line_due = set(), None, None
-        self.has_joined = False
+        self.peers = None
         self.is_vacant = lambda names: False

@@ -23,7 +23,7 @@ LAYERS = (
     "resolvers paths placement inputs updates server process stacks progress local_config command_lines liveness builtin_model probe verdict profile_table ssh",
     "explain evaluation_watch stall towers manifest doctor piece_queue plan trace sight",
     "relapse restoring data guard hooks transport_hook sizes checkpoint_hook summary failures faults tether status board_watch summary_hook recorder",
-    "pieces pace traced_steps status_text",
+    "pieces pace traced_steps status_text ring",
     "work following bring_up stall_watch follower ending vacant warm_up common_end tethered line_logs job_end status_watch status_page",
     "graph session launcher supervisor profiler tuning tracer",
     "worker ps joined evaluator bench experiment",
