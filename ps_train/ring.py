@@ -115,9 +115,8 @@ def _lost(runtime, records, is_stuck):
     for task in _others(runtime):
         name, ps = str(task), runtime.context.cluster.server_task(task)
         link, record = runtime.monitor.link(ps), records.get(name, {})
-        run = (
-            link.read()[0].get(str(ps), {}).get("run")
-        )  # none on the board of a new process that has yet to introduce itself
+        # None on the board of a new process, until that has introduced itself.
+        run = link.read()[0].get(str(ps), {}).get("run")
         if record.get("state") in ("failed", "stopped"):
             found[name] = record.get("reason", "has ended").replace(f"; {NO_WAY_ON}", "")
         elif run != runtime.peers[str(ps)]:
