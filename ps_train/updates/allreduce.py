@@ -12,7 +12,7 @@ What one step does, on every worker alike:
 
 A worker whose data is used up goes on taking part, with its first batch and gradients of zero, until all are done: the mean is of
 the others' then, as in a synchronous job with ps tasks. A collective has no way out: who asks to stop makes one more step in which
-all hear of it. When a worker is lost, the others end (`worker.judge`); TensorFlow's collectives do not go on with a new process.
+all hear of it. When a worker is lost, the others end (`ring`); TensorFlow's collectives do not go on with a new process.
 
 The ring is TensorFlow's `CollectiveReduce`, over gRPC (on GPUs NCCL): Sergeev and Del Balso, "Horovod: fast and easy distributed deep
 learning in TensorFlow", 2018, have the scheme. Sparse gradients are made dense. Keys of collectives are positions in the graph, which
