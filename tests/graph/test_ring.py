@@ -3,7 +3,7 @@
 import pytest
 from fakes import FakeGuard, FakeLink, FakeMonitor, FakeRuntime, FakeView
 
-from ps_train import ring
+from ps_train import ring, worker
 from ps_train.cluster import Cluster, TaskId
 
 pytestmark = pytest.mark.graph
@@ -15,8 +15,8 @@ LOST_CHIEF = {"worker:0": "the server was restarted"}
 class PeerLink(FakeLink):
     """A link to a board that is of process `run`; None: it has not introduced itself."""
 
-    def __init__(self, number, run, reason=""):
-        super().__init__(TaskId("ps", number), f"w{number}:1", reason=reason)
+    def __init__(self, number, run, reason="", silent_secs=0.0):
+        super().__init__(TaskId("ps", number), f"w{number}:1", silent_secs, reason)
         self._records = {f"ps:{number}": {"run": run}} if run else {}
 
     def read(self):
@@ -63,6 +63,15 @@ def test_nobody_is_lost():
     no_answer = links(reasons=("no answer", "", ""))
     assert loss("worker:1", {}, no_answer) is None, "it may yet answer"
     assert loss("worker:1", {}, no_answer, is_stuck=True).lost == {"worker:0": "no answer"}
+
+
+@pytest.mark.parametrize(("secs", "is_lost"), [(59, False), (61, True)])
+def test_a_peer_that_is_silent_during_the_first_broadcast_is_lost(secs, is_lost):
+    """A session's calls have no bound, and the others have been there: none of a start counts any more."""
+    silent = [*links()[:2], PeerLink(2, "c", "no answer", secs)]
+    runtime = runtime_of("worker:1", of_links=silent, state="starting")
+    failure = worker.judge(runtime)
+    assert (getattr(failure, "lost", None) == {"worker:2": "gone for 60 s"}) is is_lost, failure
 
 
 def test_the_record_of_a_process_that_was_no_peer_does_not_count():
