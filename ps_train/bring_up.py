@@ -280,11 +280,14 @@ class SessionCreator(tf1.train.SessionCreator):
         )
 
     def _not_ready(self, runs):
-        """All-reduce, the chief: in words, the workers that it cannot begin with yet, as those of the job before."""
+        """All-reduce, the chief: in words, the workers that it cannot begin with yet: of the job before, or not heard of."""
         context = self._runtime.context
         if not (context.is_all_reduced and context.is_chief):
             return []
-        return [f"{name} to start anew ({state})" for name, state in not_ready(self._runtime, runs).items()]
+        return [
+            f"{name} to reach this chief" if state == "starting" else f"{name} to start anew ({state})"
+            for name, state in not_ready(self._runtime, runs).items()
+        ]
 
     def _other_runs(self):
         """As `Monitor.ps_runs`, without the ps that is in this process."""

@@ -130,9 +130,9 @@ class StepHook(tf1.train.SessionRunHook):
         self._skipped_in_a_row = 0
         self._loss = values.get("loss")
         self._curve.note(self._loss)
-        granted = int(values.get("granted", 0))
-        report.dropped_gradients += granted < 0
-        self._count_staleness(step, values)
+        granted = int(values["granted"]) if "granted" in values else None
+        report.dropped_gradients += granted is not None and granted < 0
+        self.staleness = self._count_staleness(step, granted, values)
         report.examples += self.unfinished_examples + int(values.get("examples", 0))
         self.unfinished_examples = 0
         now = self._clock()
@@ -143,17 +143,14 @@ class StepHook(tf1.train.SessionRunHook):
         self.is_last = self.is_reached or self._ends_here()
         return self.is_last
 
-    def _count_staleness(self, step, values):
-        if self._staleness is None:
-            return
-        if "granted" in values:
-            granted = int(values["granted"])
-            self.staleness = self._staleness.count(granted) if granted >= 0 else None
-        else:
-            first = values.get("first_begun")
-            self.staleness = self._staleness.note(
-                step, int(values["begun"]), None if first is None else int(first)
-            )
+    def _count_staleness(self, step, granted, values):
+        seen = self._staleness
+        if seen is None:
+            return None
+        if granted is not None:
+            return seen.count(granted) if granted >= 0 else None
+        first = values.get("first_begun")
+        return seen.note(step, int(values["begun"]), None if first is None else int(first))
 
     def _ends_here(self):
         """Whether this step is the last though there is more to do."""

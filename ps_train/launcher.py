@@ -250,7 +250,7 @@ class LocalCluster:
         if self._config.update == "sync" and num_workers - num_lost < quorum:
             which = "it" if num_lost == 1 else "them"
             self._screen.say(
-                f"Without {which} an update took {num_workers - num_lost} of {counted(quorum, 'gradient')}."
+                f"Without {which} an update could take at most {num_workers - num_lost} of {counted(quorum, 'gradient')}."
             )
 
     def kill(self) -> None:

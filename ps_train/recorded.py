@@ -353,7 +353,10 @@ def _read_worker(record: Record, worker: int, path: str) -> None:
                 )
                 examples[session] += count
             elif "format" in line:
-                starts.append({key: line[key] for key in START} if line["format"] == FORMAT else line)
+                if line["format"] != FORMAT:  # `_check` says so; what comes then is not known here
+                    record.starts[worker] = [line]
+                    return
+                starts.append({key: line[key] for key in START})
             elif "session" in line:
                 session = line["session"]
                 record.sessions[worker, session] = len(starts) - 1

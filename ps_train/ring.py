@@ -69,12 +69,12 @@ def find_loss(runtime, view, is_stuck=False):
     return loss_of(runtime, _first(found, told, str(runtime.context.task)), sorted(found))
 
 
-def await_loss(runtime):
+def await_loss(runtime, clock=awake_clock, sleep=time.sleep):
     """For a worker whose session is lost: what the boards say of the reason within LOSS_SECS, as an error; None: nothing.
 
     Without a word, too, if a signal or the guard ends the wait; `runtime.guard` has the reason then.
     """
-    deadline = awake_clock() + LOSS_SECS
+    deadline = clock() + LOSS_SECS
     while not runtime.guard.should_stop:
         if find_loss(runtime, runtime.monitor.view(), is_stuck=True) is not None:
             runtime.monitor.flush()  # the first that is noticed need not be the first that was lost
@@ -83,9 +83,9 @@ def await_loss(runtime):
             error = failure or find_loss(runtime, view, is_stuck=True)
             if error is not None:
                 return error
-        if awake_clock() > deadline:
+        if clock() > deadline:
             break
-        time.sleep(0.1)
+        sleep(0.1)
     return None
 
 
@@ -131,12 +131,12 @@ def _first(found, told, own):
 
     Args:
       found: name -> how it was lost.
-      told: name of one that has ended -> what it has lost, by name; a loss of this very worker, `own`, explains nothing.
+      told: name of one that has ended -> what it has lost, by name; its own loss, or that of this very worker, `own`, explains nothing.
     """
     causes, todo, seen = {}, list(found.items()), {own}
     while todo:
         name, how = todo.pop(0)
-        theirs = {other: why for other, why in told.get(name, {}).items() if other != own}
+        theirs = {other: why for other, why in told.get(name, {}).items() if other not in (name, own)}
         if name not in seen and theirs:
             todo += theirs.items()
         elif name not in seen:

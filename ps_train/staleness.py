@@ -113,7 +113,9 @@ def _most(least: int) -> int:
 
 
 class Staleness:
-    """How many updates of others are made between the pull of a step's variables and its own update.
+    """How many updates are made between the pull of a step's variables and its own.
+
+    Those are others', and with `pulls_ahead` its worker's own one before, too.
 
     >>> staleness = Staleness(pulls_ahead=1)
     >>> staleness.start(10)

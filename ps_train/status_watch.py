@@ -101,12 +101,20 @@ class Pane:
         self._stream, self._live, self._is_json = stream, live, is_json
         self.last_step: int | None = None
 
+    def _why(self, status: Status) -> str:
+        if status.is_gone and self.last_step is not None:
+            return (
+                f"No ps answers any more; the job was last seen at step {self.last_step}. Waiting for it to come back, up to "
+                f"{GONE_SECS:.0f} s."
+            )
+        return why_unanswered(status)
+
     def show(self, status: Status) -> None:
         """Shows it."""
         if status.step is not None:
             self.last_step = status.step
         now = time.strftime("%H:%M:%S")
-        why = [] if status.is_answered else [(why_it_ended(status, self.last_step), False)]
+        why = [] if status.is_answered else [(self._why(status), False)]
         lines = [*as_lines(status), *why]
         if self._is_json:
             print(as_json(as_dict(status)), file=self._stream, flush=True)

@@ -98,7 +98,7 @@ class TaskContext:
 
     @property
     def watches_staleness(self):
-        """Whether it has to be known how old each gradient is; by the global steps that a worker sees, waits would count."""
+        """Whether something depends on how old each gradient is."""
         return self.max_staleness is not None or self.scale_by_staleness or self.max_lead is not None
 
     @property

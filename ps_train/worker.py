@@ -202,9 +202,8 @@ def judge(runtime):
     if failure is not None:
         return failure
     is_up = monitor.get("state") in (*UP, SERVING)
-    if (
-        not is_up and runtime.peers is None
-    ):  # the waits of the bring-up have bounds, a session's calls have none
+    # The waits of the bring-up have bounds, a session's calls have none.
+    if not is_up and runtime.peers is None:
         bound = runtime.timeouts.startup_timeout_secs + BRING_UP_SECS
     for link in monitor.links:
         if link.silent_secs() > bound:

@@ -66,8 +66,8 @@ class Comparison(NamedTuple):
         if self.measure.is_metric or low <= 0:
             return f"{shown(high - low)} {'higher' if self.is_rise else 'lower'}"
         if not self.is_rise:
-            return f"{1 - low / high:.0%} less"
-        return f"{high / low:.1f} times as much" if high >= 2 * low else f"{high / low - 1:.0%} more"
+            return f"{_percent(1 - low / high)} less"
+        return f"{high / low:.1f} times as much" if high >= 2 * low else f"{_percent(high / low - 1)} more"
 
     def __str__(self) -> str:
         """A sentence."""
@@ -81,6 +81,15 @@ class Comparison(NamedTuple):
             f"{self.high} ({self.high_values.range}) is above {self.low} ({self.low_values.range}){where}, {self.how_much}: the "
             f"ranges of {self.seeds} do not overlap"
         )
+
+
+def _percent(part: float) -> str:
+    """With a decimal where it would be nothing, or all.
+
+    >>> _percent(0.2), _percent(0.003), _percent(0.997)
+    ('20%', '0.3%', '99.7%')
+    """
+    return f"{part:.1%}" if round(part, 2) in (0.0, 1.0) else f"{part:.0%}"
 
 
 def chance(num_first: int, num_second: int) -> float:
@@ -112,10 +121,10 @@ def comparisons(records: Sequence[Record], points: Sequence[Point]) -> Iterator[
                 continue
             names = [_named(point, [axis for axis in told if axis in factor]) for point in (first, second)]
             others = [axis for axis in told if axis not in factor]
-            shared = tuple(setting for setting in first.settings if setting[0] in others)
+            shared = _named(first, others) if others else ""
             pairs = sorted(zip(names, spreads, strict=True), key=lambda pair: -pair[1].mean)
             is_rise = spreads[1].mean > spreads[0].mean
-            yield Comparison(measure, *pairs[0], *pairs[1], Point(shared).text if shared else "", is_rise)
+            yield Comparison(measure, *pairs[0], *pairs[1], shared, is_rise)
 
 
 def telling_axes(records: Sequence[Record], points: Sequence[Point]) -> list[str]:

@@ -249,6 +249,6 @@ def _step_parts(done: Sequence[Record], points: Sequence[Point]) -> Callable[[An
 
 
 def _legend(axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if labels:
-        axes.legend(handles[:_MAX_LEGEND], labels[:_MAX_LEGEND], fontsize="small")
+    handles, names = axes.get_legend_handles_labels()
+    if names:
+        axes.legend(handles[:_MAX_LEGEND], names[:_MAX_LEGEND], fontsize="small")

@@ -22,6 +22,7 @@ from ps_train.experiment.grid import Point
 from ps_train.experiment.results import DONE, read_record
 from ps_train.wording import counted
 
+FIGURES = 2  # changes with what the figures of a result mean
 _PLACES = {"train_dir": None, "report_file": None, "log_dir": None}
 
 
@@ -74,8 +75,8 @@ class Run(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of everything that a result hangs on: settings, seed, and the text of the model's file."""
-        text = json.dumps([self.settings, self.config.seed])
+        """Of everything that a result hangs on: settings, seed, the text of the model's file, and what its figures mean."""
+        text = json.dumps([self.settings, self.config.seed, FIGURES])
         return hashlib.sha256(text.encode() + _content(self.config.model)).hexdigest()
 
     def _args(self, config: TrainConfig) -> list[str]:
@@ -123,5 +124,5 @@ def conflicts(runs: Sequence[Run]) -> list[str]:
 def _difference(old: Sequence[str], new: Sequence[str]) -> str:
     gone, come = [sorted(set(one) - set(other)) for one, other in ((old, new), (new, old))]
     if not gone and not come:
-        return "another text of the model's file"
+        return "another text of the model's file, or another version of ps_train"
     return f"other settings: {' '.join(gone) or 'nothing'} where there is now {' '.join(come) or 'nothing'}"

@@ -50,21 +50,28 @@ def answers(records: Sequence[Record], points: Sequence[Point]) -> list[str]:
     if len(changes) > MAX_CHANGES:
         later = {new for new, _ in changes}
         changes = {pair: measures for pair, measures in changes.items() if pair[1] not in later}
+    are_all_compared = all(
+        sum(record["outcome"] == DONE for record in of_point(records, point)) > 1 for point in points
+    )
     return [
         f"{new} instead of {old}: "
-        + "; ".join(f"{measure.title} {_at_each(found)}" for measure, found in measures.items())
+        + "; ".join(
+            f"{measure.title} {_at_each(found, are_all_compared)}" for measure, found in measures.items()
+        )
         + "."
         for (new, old), measures in changes.items()
     ]
 
 
-def _at_each(found: Sequence[Comparison]) -> str:
+def _at_each(found: Sequence[Comparison], are_all_compared: bool) -> str:
     """The changes, those that are the same put together: `0.31 times with update=sync, no difference with update=async`."""
     where: dict[str, list[str]] = {}
     for one in found:
         where.setdefault(one.change, []).append(one.shared)
-    if len(where) == 1:
-        return next(iter(where)) + (" everywhere" if len(found) > 1 else "")
+    if len(where) == 1 and len(found) > 1 and are_all_compared:
+        return f"{next(iter(where))} everywhere"
+    if not any(one.shared for one in found):
+        return ", ".join(where)
     return ", ".join(f"{change} with {' and with '.join(shared)}" for change, shared in where.items())
 
 

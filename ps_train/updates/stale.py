@@ -18,8 +18,8 @@ With `--prefetch`, and with steps of several batches, variables are pulled befor
 then is kept on the worker.
 
 Where nothing depends on how old a gradient is, there is no gate: `watch` has the global step read when the step begins and when it
-is done, at the cost of no message, as both come to the worker in the one that it gets anyway. What is pulled from other ps tasks is
-not held back until then, so that an update that comes in that moment may be counted or not.
+is done. With one batch a step that costs no message, as both come to the worker in the one that it gets anyway. What is pulled is not
+held back until then, so that an update that comes in that moment may be counted or not.
 
 Dividing the rate by the staleness is from Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", 2016.
 """

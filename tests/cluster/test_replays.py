@@ -65,7 +65,9 @@ def test_workers_report_the_staleness_that_the_record_has(make_job, tmp_path, mo
     monkeypatch.setattr(task_context, "_current", [])
     directory = tmp_path / "record"
     flags = [f"--record={directory}", "--train_steps=120"]
-    job = make_job(num_workers=3, params="slow=2:30", flags=flags)
+    (tmp_path / "begun").mkdir()  # nobody ends its first step before all have begun theirs
+    params = f"pause=10,slow=2:3,gather=3:{tmp_path / 'begun'}"
+    job = make_job(num_workers=3, model="slope.py", params=params, flags=flags)
     _, *workers = job.start_all()
     job.expect_exits(0)
     pushes = list(read(str(directory)).pushes())

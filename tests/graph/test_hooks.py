@@ -93,7 +93,7 @@ def bring_up(step_hook, step=0):
 
 def do_step(step_hook, step, loss=0.5, examples=32):
     run = Run()
-    results = {"global_step": step, "loss": loss, "examples": examples}
+    results = {"global_step": step, "loss": loss, "examples": examples, "begun": step - 1}
     step_hook.after_run(run, SimpleNamespace(results=results))
     return run
 

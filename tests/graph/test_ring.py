@@ -1,10 +1,11 @@
 """Which processes an all-reduce begins with, and what its workers name when they end for a loss."""
 
 import pytest
-from fakes import FakeGuard, FakeLink, FakeMonitor, FakeRuntime, FakeView
+from fakes import Clock, FakeGuard, FakeLink, FakeMonitor, FakeRuntime, FakeView
 
 from ps_train import ring, worker
 from ps_train.cluster import Cluster, TaskId
+from ps_train.errors import PeerLostError
 
 pytestmark = pytest.mark.graph
 CLUSTER = Cluster.from_hosts(worker="w0:1,w1:1,w2:1", is_colocated=True)
@@ -72,6 +73,21 @@ def test_a_peer_that_is_silent_during_the_first_broadcast_is_lost(secs, is_lost)
     runtime = runtime_of("worker:1", of_links=silent, state="starting")
     failure = worker.judge(runtime)
     assert (getattr(failure, "lost", None) == {"worker:2": "gone for 60 s"}) is is_lost, failure
+
+
+def test_a_worker_that_lost_itself_is_a_cause():
+    """Its own board did not answer it, and it says so."""
+    records = {"worker:1": ended("b", lost={"worker:1": "gone for 60 s"}), "worker:2": ended("c", "x")}
+    assert loss("worker:0", records).lost.keys() == {"worker:1", "worker:2"}
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_wait_for_a_reason_has_an_end(stops):
+    clock = Clock()
+    runtime = runtime_of("worker:1", {"worker:0": {"state": "training", "run": "a"}})
+    runtime.guard = FakeGuard(PeerLostError("stopped") if stops else None)
+    assert ring.await_loss(runtime, clock, clock.sleep) is None
+    assert sum(clock.slept) == (0 if stops else pytest.approx(ring.LOSS_SECS, abs=0.3))
 
 
 def test_the_record_of_a_process_that_was_no_peer_does_not_count():

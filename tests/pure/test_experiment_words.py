@@ -137,6 +137,31 @@ def test_a_metric_differs_by_so_much(two):
     )
 
 
+def in_short(points, rates):
+    """The first answer on examples/s; `rates`: of each point, those of its seeds."""
+    records = [
+        record(point, seed, rate)
+        for point, seeds in zip(points, rates, strict=True)
+        for seed, rate in enumerate(seeds, 1)
+    ]
+    return words.answers(records, points)[0].partition(";")[0]
+
+
+def test_in_short_it_is_said_where_a_change_was_seen():
+    points = make_points(["update=async,sync slow=0,1"])
+    high, low, one = (150.0, 151.0), (100.0, 101.0), (150.0,)
+    assert in_short(points, (low, high, low, high)).endswith("examples/s 50% more everywhere")
+    assert in_short(points, (low, high, one, one)).endswith("examples/s 50% more with update=async")
+    points = make_points(["slow=0,1", "slow=0,1 wire=int8"])
+    text = in_short(points, (high, low, high, (50.0, 51.0)))
+    assert text.endswith("examples/s 33% less with no wire, 66% less with wire=int8")
+
+
+def test_a_small_change_is_not_called_none(two):
+    assert in_short(two, ((100.0, 100.1), (100.3, 100.4))).endswith("examples/s 0.3% more")
+    assert in_short(two, ((1000.0, 1001.0), (3.0, 3.1))).endswith("examples/s 99.7% less")
+
+
 def test_of_one_seed_nothing_is_said_about_the_spread(two):
     found = words.conclusions(of_two(two, (100.0,), (50.0,)), two, num_runs=2)
     assert found == [

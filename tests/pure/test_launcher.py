@@ -231,10 +231,10 @@ def test_what_tasks_warn_of_is_shown_once_a_minute_until_they_are_to_end(local):
 @pytest.mark.parametrize(
     "lost, replicas, expected",
     [
-        ([1], None, ["Without it an update took 2 of 3 gradients."]),
-        ([1, 2], None, ["Without them an update took 1 of 3 gradients."]),
+        ([1], None, ["Without it an update could take at most 2 of 3 gradients."]),
+        ([1, 2], None, ["Without them an update could take at most 1 of 3 gradients."]),
         ([1], 2, []),  # a backup worker
-        ([1, 2], 2, ["Without them an update took 1 of 2 gradients."]),
+        ([1, 2], 2, ["Without them an update could take at most 1 of 2 gradients."]),
     ],
 )
 def test_what_an_update_takes_without_lost_workers_is_said(tmp_path, lost, replicas, expected):

@@ -126,7 +126,9 @@ def test_a_job_that_was_seen_is_not_told_to_have_not_begun():
             pane.show(status)
     first, _, third = (shown.splitlines()[-1] for shown in stream.getvalue().rstrip().split("\n\n"))
     assert "was not started yet" in first
-    assert third == "The job is gone: no ps answers any more. It was last seen at step 7."
+    assert third == (
+        "No ps answers any more; the job was last seen at step 7. Waiting for it to come back, up to 30 s."
+    )
 
 
 def test_a_line_of_json_each():
