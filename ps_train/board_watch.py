@@ -21,6 +21,9 @@ from ps_train.cluster import ENDED, TaskId
 
 CALL_SECS = 1.0
 NUM_ROUNDS = 40
+MAX_OF_A_ROUND = (
+    4  # looks at one round that are kept, the last ones: one that stood still for long is one of many
+)
 
 Record = dict[str, Any]
 
@@ -62,6 +65,7 @@ class BoardWatch:
         self.records: dict[str, Record] = {}
         self.changed_at: dict[str, float] = {}
         self.rounds: deque[Round] = deque(maxlen=NUM_ROUNDS)
+        self._number, self._num_of_it = -1, 0  # of the last round
 
     def tell(self, ends: Mapping[str, Record]) -> None:
         """Has the next look write that these tasks, by name, have ended, unless the board knows it or never heard of them."""
@@ -122,6 +126,10 @@ class BoardWatch:
         if self._reader is None:
             self._reader = LedgerReader(self._address, self._ps, described, self._names)
         seen = self._reader.read(CALL_SECS)[0]
+        self._num_of_it = self._num_of_it + 1 if seen.round == self._number else 1
+        self._number = seen.round
+        if self._num_of_it > MAX_OF_A_ROUND:
+            self.rounds.pop()
         self.rounds.append(Round(seen.owing, seen.arrived, len(seen.members)))
 
     def _disconnect(self) -> None:

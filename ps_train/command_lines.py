@@ -87,6 +87,11 @@ def evaluate(config: TrainConfig) -> str:
     return _line(["eval", *kept.as_flags()], python())
 
 
+def replay(config: TrainConfig) -> str:
+    """The replay of its `--record`."""
+    return _line(["replay", *TrainConfig(record=config.record).as_flags()], python())
+
+
 def _hosts(job: str, count: int) -> str:
     return f"--{job}_hosts=" + ",".join(f"{job.upper()}{index}:{PORT}" for index in range(count))
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ps_train.board import NO_ANSWER
 from ps_train.cluster import ENDED
+from ps_train.picture import SILENT
 from ps_train.stall import describe_round
 from ps_train.status import (
     NOT_SEEN,
@@ -125,8 +126,13 @@ _COLUMNS = ("task", "state", "host", "pid", "step", "local", "steps/s", "loss", 
 
 
 def _tasks(status: Status) -> Table:
-    marked = tuple(i for i, task in enumerate(status.tasks) if task.remarks and task.state not in ENDED)
+    marked = tuple(i for i, task in enumerate(status.tasks) if _is_in_trouble(task))
     return Table(TASKS, _COLUMNS, _COLUMNS[3:9], [_cells(task) for task in status.tasks], marked)
+
+
+def _is_in_trouble(task: TaskStatus) -> bool:
+    """Not who only waits for others."""
+    return task.state not in ENDED and any(not remark.startswith("waiting for ") for remark in task.remarks)
 
 
 def _cells(task: TaskStatus) -> tuple[str, ...]:
@@ -135,8 +141,9 @@ def _cells(task: TaskStatus) -> tuple[str, ...]:
         heard = f"{as_silence(task.silent_secs)} ago" if task.is_silent else "now"
     rate = "" if task.local_rate is None else as_rate(task.local_rate)
     numbers = [rate, _shown(task.loss, ".4g"), _shown(task.staleness, ".1f")]
+    state = SILENT if task.is_silent and task.state not in ENDED else task.state
     return (
-        task.task, task.state, task.host or task.address or "", _shown(task.pid), _shown(task.step),
+        task.task, state, task.host or task.address or "", _shown(task.pid), _shown(task.step),
         _shown(task.local_steps), *numbers, heard,
     )  # fmt: skip
 

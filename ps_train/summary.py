@@ -60,13 +60,12 @@ class Summary(NamedTuple):
           can_go_on: the same again might go better.
         """
         checkpoint = checkpoints.latest_checkpoint(self.config.train_dir)
-        if checkpoint is None:
-            return "No checkpoint was saved."
-        num_lost = (last_step or 0) - (checkpoints.checkpoint_step(checkpoint) or 0)
-        text = f"Checkpoint: {checkpoint}"
-        if num_lost > 0:
-            text += f" ({counted(num_lost, 'step')} after it {'is' if num_lost == 1 else 'are'} lost)"
-        return f"{text}\nTo go on from there: {self._go_on(self.asked.train_steps)}" if can_go_on else text
+        lines = [_newest(checkpoint, last_step)]
+        if checkpoint is not None and can_go_on:
+            lines.append(f"To go on from there: {self._go_on(self.asked.train_steps)}")
+        if not can_go_on and self.config.record:
+            lines.append(f"Which push it began with: {command_lines.replay(self.config)}")
+        return "\n".join(lines)
 
     def what_next(self) -> str:
         """Where everything is, and command lines."""
@@ -94,6 +93,15 @@ class Summary(NamedTuple):
     def _go_on(self, train_steps: int | None) -> str:
         again = dataclasses.replace(self.asked, train_dir=self.config.train_dir)
         return command_lines.go_on(again, self.num_ps, self.num_workers, train_steps)
+
+
+def _newest(checkpoint: str | None, last_step: int | None) -> str:
+    if checkpoint is None:
+        return "No checkpoint was saved."
+    num_lost = (last_step or 0) - (checkpoints.checkpoint_step(checkpoint) or 0)
+    if num_lost <= 0:
+        return f"Checkpoint: {checkpoint}"
+    return f"Checkpoint: {checkpoint} ({counted(num_lost, 'step')} after it {'is' if num_lost == 1 else 'are'} lost)"
 
 
 def _why(reason: str) -> str:

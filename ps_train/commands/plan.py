@@ -28,6 +28,7 @@ from ps_train.resolvers.resolved import size_problems
 
 MOST_WORKERS = 64
 MOST_CV = 10
+MUCH = 0.15  # by which a simulation of what was measured is off
 LIMIT = 10_000  # of workers and of ps tasks
 _NEEDED = ("compute_ms", "megabytes", "link_mbit")
 _AMOUNTS = ("megabytes", "update_ms", "latency_ms")
@@ -161,6 +162,14 @@ def _notes(values: FlagValues, was: Measured | None) -> list[str]:
         "" if was.setup.is_colocated else f" and {was.setup.num_ps} ps"
     )
     found = [f"The bench itself, {size}: {was.steps_per_sec:.3g} steps/s measured, {rate:.3g} simulated."]
+    error = rate / was.steps_per_sec - 1
+    if abs(error) > MUCH:
+        why = (
+            "more: the machine was busy with something else, or its tasks had too few processors. Bench where each has its own."
+            if error > 0
+            else "less: parts of a step went on at the same time, for which there is --overlap."
+        )
+        found.append(f"That is {abs(error):.0%} {why} Expect no better of the other rows.")
     if values.compute_ms is None:
         compute, read, other = (f"{1e3 * was.own[part]:.3g} ms" for part in inputs.OWN)
         found.append(

@@ -151,13 +151,13 @@ def run_rows(records: Sequence[Record], axes: Sequence[str]) -> list[list[Any]]:
     metrics = metric_names(records)
     head = [
         "run", *axes, "seed", "outcome", "exit_status", "reason", *FIGURES, *(f"eval_{name}" for name in metrics),
-        "load_before", "load_after", "started", "command",
+        "load_before", "load_after", "others_cores", "started", "command",
     ]  # fmt: skip
     rows = [
         [
             record["name"], *_place(record, axes), record["outcome"], record["exit_status"], record["reason"],
             *(record["figures"].get(name) for name in FIGURES), *(record["metrics"].get(name) for name in metrics),
-            record["before"]["load"], record["after"]["load"], record["started"], record["command"],
+            record["before"]["load"], record["after"]["load"], record.get("others_cores"), record["started"], record["command"],
         ]
         for record in records
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from types import SimpleNamespace
 
 import pytest
 
@@ -203,6 +204,24 @@ def test_a_board_that_hangs_holds_nobody_up():
     begun[0]()
     watch.look(2.0)
     assert len(begun) == 2 and watch.answered_at == 0.0
+
+
+def test_a_round_that_stood_still_is_one_of_many(follower, monkeypatch):
+    """One worker was stopped for 20 s: afterwards nobody says for long that the others wait for it most of the time."""
+    numbers = [*range(20), *[20] * 40, *range(21, 31)]
+    seen = [SimpleNamespace(round=n, owing=(f"of {n}",), arrived=(), members=()) for n in numbers]
+    monkeypatch.setattr(
+        "ps_train.updates.standing.LedgerReader",
+        lambda *args: SimpleNamespace(read=lambda secs: [seen.pop(0)], close=lambda: None),
+    )
+    FakeBoard.all.clear()
+    watch = BoardWatch(PS, "127.0.0.1:1", ["worker:0"], call)
+    watch.look(0.0)
+    FakeBoard.all["ps:0"].post("training", "", ledgers=[[]])
+    for moment in range(len(numbers)):
+        watch.look(1.0 + moment)
+    kept = [int(one.owing[0][3:]) for one in watch.rounds]
+    assert kept == [*range(20), 20, 20, 20, 20, *range(21, 31)]
 
 
 class Drive:

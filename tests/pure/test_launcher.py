@@ -446,6 +446,10 @@ def test_last_words(tmp_path, python_on_path):
     assert (
         summary.saved(8, can_go_on=False) == f"Checkpoint: {tmp_path}/model.ckpt-7 (1 step after it is lost)"
     )
+    recorded = summary._replace(config=dataclasses.replace(summary.config, record="r"))
+    assert recorded.saved(can_go_on=False).splitlines()[1:] == [
+        "Which push it began with: python -m ps_train replay --record=r"
+    ]
     assert "To train on" not in short.what_next(), "the data is used up"
     hosts = "--ps_hosts=PS0:2222 --worker_hosts=WORKER0:2222 --model=m.py --train_dir=TRAIN_DIR"
     assert summary.what_next().splitlines() == [

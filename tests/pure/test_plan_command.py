@@ -162,6 +162,19 @@ def test_the_bench_is_simulated_too(report):
     assert notes[0].startswith("The bench itself, 2 workers and 2 ps: 20 steps/s measured, ")
 
 
+@pytest.mark.parametrize(
+    ("measured", "remark"),
+    [(0.8, "That is 25% more: the machine was busy"), (0.9, None), (1.25, "That is 20% less: parts")],
+)
+def test_a_bench_that_its_own_plan_does_not_meet_is_told(report, measured, remark):
+    path = report()
+    was = inputs.measured(path)
+    was = was._replace(steps_per_sec=measured * simulate(was.setup).steps_per_sec)
+    notes = command._notes(flags.parse(["plan", f"--bench_report={path}"])[0], was)
+    told = [note for note in notes if note.startswith("That is")]
+    assert [note.startswith(remark) for note in told] == ([True] if remark else [])
+
+
 def test_what_bench_calls_overhead_is_no_arithmetic_in_the_plan(tmp_path):
     """Parts of 8, 2 and 60 ms of 100: bench judges by the 60, plan has all 70 as one figure and says what is in it."""
     known = worker("worker:0", {"ps:0": ps()}, compute=8, input=2, pull=15, push=15, other=60)
@@ -171,7 +184,7 @@ def test_what_bench_calls_overhead_is_no_arithmetic_in_the_plan(tmp_path):
     path.write_text(json.dumps(found))
     made = plan(f"--bench_report={path}", "--num_workers=1")
     assert made.setup.compute_secs == pytest.approx(0.07)
-    assert made.notes[1] == (
+    assert made.notes[2] == (
         "A worker's own time is what needs neither link nor ps: of 70 ms measured, compute 8 ms, input 2 ms, and 60 ms of other, "
         "which bench calls overhead."
     )

@@ -181,7 +181,7 @@ def test_a_sync_job_that_waits():
     assert as_text(seen).splitlines()[3:] == [
         "worker:0  training  vm      7   312    104      0.0  0.25  now",
         "worker:1  training  vm      7   312    104      0.0  0.25  now",
-        "worker:2  training  vm      7   312    104           0.25  41 s ago",
+        "worker:2  silent    vm      7   312    104           0.25  41 s ago",
         "worker:0: waiting for worker:2, which has not given its gradient for step 313",
         "worker:1: waiting for worker:2, which has not given its gradient for step 313",
         "worker:2: silent for 41 s; owes its gradient for step 313",
