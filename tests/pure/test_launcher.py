@@ -1,5 +1,6 @@
 """The launcher's decisions, without processes of ps_train; the processes are in tests/cluster."""
 
+import dataclasses
 import errno
 import json
 import os
