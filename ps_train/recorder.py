@@ -90,7 +90,9 @@ class Recorder:
         if saver is not None:
             save = graph.as_graph_element(saver.saver_def.save_tensor_name)
             bare = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), [save.op.name])
-            self._bare_saving = bare, saver.saver_def
+            self._bare_saving = bare, type(saver.saver_def).FromString(saver.saver_def.SerializeToString())
+            save = _clone(save, bare)
+            saver.saver_def.save_tensor_name = save.name
         parts = cut(step)
         found = {"sections": parts.describe(), "digest": parts.digest, "seeds": parts.seeds}
         self._journal.write({**self._start, **found})
@@ -185,6 +187,26 @@ class Recorder:
         """A step failed its check for NaN and Inf, and gave no figures: `what` was bad, and `global_step` is the last that is known."""
         self._number += 1  # as each run of the graph does
         self._journal.write({"bad": self._number, "what": what, "global_step": int(global_step)})
+
+
+def _clone(save, graph_def):
+    """The same saving by ops of its own: a Saver reads variables by those that `session.run(variable)` runs, too.
+
+    Args:
+      save: tensor.
+      graph_def: of what leads to it.
+    """
+    kept = {
+        tensor.name: tensor
+        for op in ancestors([save])
+        for tensor in op.outputs
+        if op.type.startswith("Placeholder") or tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype
+    }
+    with tf1.control_dependencies(None), tf1.device(None):
+        (cloned,) = tf1.import_graph_def(
+            graph_def, input_map=kept, return_elements=[save.name], name="ps_train/record/save"
+        )
+    return cloned
 
 
 class RecordHook(tf1.train.SessionRunHook):

@@ -61,6 +61,23 @@ def test_a_job_with_a_killed_worker_is_replayed_to_the_bit(make_job, tmp_path, m
     assert found["checkpoints"][-1]["difference"] > 0
 
 
+def test_a_chief_that_comes_again_goes_on_recording(make_job, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(task_context, "_current", [])
+    directory = tmp_path / "record"
+    flags = [f"--record={directory}", "--train_steps=800", "--save_checkpoint_steps=100"]
+    job = make_job(num_workers=2, model="noisy.py", params="pause=10", flags=[*flags, "--log_every_secs=0.2"])
+    ps, chief, other = job.start_all()
+    chief.wait_for_line(r"saved .*model\.ckpt-\d+")
+    chief.kill()
+    again = job.start("worker:0")
+    job.expect_exits(0, [ps, again, other])
+    assert "rejoined the living model at step " in again.log
+    status, found = replay(directory, tmp_path)
+    assert status == 0, capsys.readouterr().out
+    assert found["losses_compared"] == found["losses_equal"] > 700
+    assert len(found["checkpoints"]) > 2 and all(one["difference"] == 0 for one in found["checkpoints"])
+
+
 def test_workers_report_the_staleness_that_the_record_has(make_job, tmp_path, monkeypatch):
     monkeypatch.setattr(task_context, "_current", [])
     directory = tmp_path / "record"

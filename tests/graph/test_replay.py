@@ -8,7 +8,7 @@ from recording import BATCH, Recorded, checkpoint
 
 from ps_train import ModelSpec
 from ps_train.compat import tf, tf1
-from ps_train.recorded import read
+from ps_train.recorded import SaveEvent, read
 from ps_train.recorder import explain_unwritten
 from ps_train.replay import Replay
 
@@ -105,6 +105,24 @@ def test_other_graphs(tmp_path, layer, settings):
         assert late[0]["granted"] < 0
         assert findings.global_step < 13
         assert [row["granted"] < 0 for row in rows] == [row["staleness"] > 1 for row in rows]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_variable_that_is_fetched_is_no_checkpoint(tmp_path, way):
+    """A chief that comes again looks at the global step first, and a user's hook at what it likes."""
+    run = Recorded(
+        tmp_path, lambda *args: net(OPTIMIZERS["sgd"], *args), train_dir=str(tmp_path), **WAYS[way]
+    )
+    run.step(0)
+
+    def saves():
+        events = (event for order in read(run.directory).orders.values() for event in order)
+        return [event for event in events if isinstance(event, SaveEvent)]
+
+    run.sessions[0].run(run.variables[0])
+    assert saves() == []
+    run.save(str(tmp_path / "model"))
+    assert len(saves()) == 2, "of each ps"
 
 
 def scalar(rate=0.5, is_linear=False):
