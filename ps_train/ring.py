@@ -97,7 +97,8 @@ def loss_of(runtime, causes, names=()):
       causes: name of a worker that was lost by itself -> how.
       names: those that have ended, some of them only for that.
     """
-    addresses = {str(task): runtime.context.cluster.address(task) for task in _others(runtime)}
+    cluster = runtime.context.cluster
+    addresses = {str(task): cluster.address(task) for task in cluster.training_tasks}
     named = [f"{name} at {addresses[name]} ({why})" for name, why in causes.items()]
     named += [f"{name} (ended for that)" for name in names if name not in causes]
     return PeerLostError(

@@ -36,7 +36,7 @@ from ps_train.messages import DType, Node, constant
 from ps_train.profiler import Profiler, ProfilingRunner
 from ps_train.quorum import num_needed
 from ps_train.recorder import Recorder, explain_unwritten, is_unwritten, number_steps
-from ps_train.ring import NO_WAY_ON, await_loss, find_loss
+from ps_train.ring import NO_WAY_ON, await_loss, find_loss, loss_of
 from ps_train.tracer import StepTracer, TracingRunner
 from ps_train.tuning import TuningRunner, tuner_for
 from ps_train.updates.allreduce import AGREEMENTS, is_collective
@@ -208,6 +208,8 @@ def judge(runtime):
     for link in monitor.links:
         if link.silent_secs() > bound:
             task = context.cluster.host(link.task) if context.is_all_reduced else link.task
+            if runtime.peers is not None and is_up:
+                return loss_of(runtime, {str(task): f"gone for {bound:g} s: {link.reason or NO_ANSWER}"})
             return PeerLostError(
                 f"{task} at {link.address} has been gone for {bound:g} s: {link.reason or NO_ANSWER}",
                 is_model_safe=is_up and runtime.is_vacant({str(link.task)}),

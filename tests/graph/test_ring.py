@@ -75,6 +75,16 @@ def test_a_peer_that_is_silent_during_the_first_broadcast_is_lost(secs, is_lost)
     assert (getattr(failure, "lost", None) == {"worker:2": "gone for 60 s"}) is is_lost, failure
 
 
+@pytest.mark.parametrize("number", [1, 2], ids=["its own board", "another's"])
+def test_who_is_silent_for_too_long_is_named_with_what_to_do(number):
+    silent = [PeerLink(n, run, "no answer", 61 if n == number else 0) for n, run in enumerate("abc")]
+    failure = worker.judge(runtime_of("worker:1", of_links=silent, state="training"))
+    assert (
+        str(failure) == f"lost: worker:{number} at w{number}:1 (gone for 60 s: no answer); {ring.NO_WAY_ON}"
+    )
+    assert failure.is_model_safe
+
+
 def test_a_worker_that_lost_itself_is_a_cause():
     """Its own board did not answer it, and it says so."""
     records = {"worker:1": ended("b", lost={"worker:1": "gone for 60 s"}), "worker:2": ended("c", "x")}
