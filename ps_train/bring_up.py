@@ -79,6 +79,7 @@ class SessionCreator(tf1.train.SessionCreator):
         self._runtime, self._optimizers, self._scaffold = runtime, optimizers, scaffold
         self._train_dir, self._train_steps = saving.train_dir, train_steps
         self._is_first = True
+        self._bound = 0.0  # of the bring-up that is under way
         self._session: Any = None
         self._relapse = Relapse(runtime.context.task, runtime.context.cluster.address(runtime.context.task))
         self.saver: Any = None
@@ -145,6 +146,7 @@ class SessionCreator(tf1.train.SessionCreator):
             self._end_with_the_others()
         timeouts = self._runtime.timeouts
         bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
+        self._bound = bound
         if self._session is not None:
             self._note_loss()
         deadline = awake_clock() + bound
@@ -276,7 +278,7 @@ class SessionCreator(tf1.train.SessionCreator):
             ) or ", ".join(self._not_ready(runtime.monitor.ps_runs(since))) or "the others to answer"  # fmt: skip
 
         return wait_until(
-            all_up, describe, max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice()
+            all_up, describe, self._bound, runtime.guard, advice=self._advice(), deadline=deadline
         )
 
     def _not_ready(self, runs):
@@ -429,7 +431,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
         wait_until(
             is_valid, lambda: f"{chief} at {address} to initialize or restore the model",
-            max(deadline - awake_clock(), 0.1), runtime.guard, advice=self._advice(),
+            self._bound, runtime.guard, advice=self._advice(), deadline=deadline,
         )  # fmt: skip
         self._check_target()
 

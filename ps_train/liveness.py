@@ -332,7 +332,7 @@ def line_throttle(now):
 
 
 def wait_until(
-    condition, describe, timeout_secs, guard=None, clock=awake_clock, sleep=time.sleep, advice=""
+    condition, describe, timeout_secs, guard=None, clock=awake_clock, sleep=time.sleep, advice="", deadline=None
 ):  # fmt: skip
     """Waits for `condition()`, never silently and never for ever.
 
@@ -343,13 +343,14 @@ def wait_until(
       guard: whose decisions end the wait.
       clock, sleep: for tests.
       advice: what to do when it was in vain, a sentence.
+      deadline: when the bound passes, if the wait began before.
 
     Raises:
       PeerLostError: the bound has passed; the message holds `describe()` and `advice`.
       StoppedError: a signal came.
     """
-    start = clock()
-    throttle = line_throttle(start)
+    start = clock() if deadline is None else deadline - timeout_secs
+    throttle = line_throttle(clock())
     while True:
         value = condition()
         if value:

@@ -53,6 +53,15 @@ def test_wait_says_after_two_seconds_and_then_every_ten(lines):
     ]
 
 
+def test_a_wait_that_goes_on_with_another_has_its_bound(lines):
+    clock = Clock()
+    with pytest.raises(PeerLostError) as raised:
+        wait_until(lambda: False, lambda: "ps:0", 25, None, clock, clock.sleep, deadline=1004.0)
+    assert str(raised.value) == "gave up after 25 s of waiting for ps:0"
+    assert 1004 < clock.now < 1004.3
+    assert lines() == ["waiting for ps:0: 23 s so far, giving up after 25 s"]
+
+
 def test_wait_describes_anew_for_each_line(lines):
     clock = Clock()
     wait(lambda: clock.now > 1013, clock, describe=lambda: f"something at {clock.now:.0f}")
