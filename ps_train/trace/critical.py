@@ -95,7 +95,7 @@ class _Indexed:
         if isinstance(thing, TracedOp):
             named = [self.named.input(thing.task, text, thing.start) for text in thing.inputs]
             found = [each for each in named if each is not None and each is not thing]
-            return max(found or self._done_on(thing.task, thing.ready), key=end_of, default=None)
+            return max(found or self._done_on(thing.task, thing.ready), key=_known_end, default=None)
         if thing.sent is None or thing.sent < self.run.begins.get(thing.target, thing.sent):
             return None
         return self.named.op(thing.source, thing.tensor, thing.sent)
@@ -113,6 +113,13 @@ class _Indexed:
 def end_of(thing: TracedOp | Message) -> int:
     """When it ended, or arrived."""
     return thing.end if isinstance(thing, TracedOp) else thing.arrival
+
+
+def _known_end(thing: TracedOp | Message) -> int:
+    """When it ended; of an inferred message, which is taken to arrive when it is used, only when it was sent is known."""
+    if isinstance(thing, Message) and thing.num_bytes is None and thing.sent is not None:
+        return thing.sent
+    return end_of(thing)
 
 
 class _Givers:

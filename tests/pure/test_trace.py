@@ -268,6 +268,16 @@ def test_of_two_that_are_waited_for_the_later_one_is_on_the_path():
     ]
 
 
+def test_what_tensorflow_has_left_out_is_not_the_later_one_for_that():
+    """A rate that was sent at once and is noted nowhere; it is known by its use, which waited for the gradient."""
+    step = a_step()
+    rate = op("worker:0", "rate", 1, 1.5, type="Const")
+    apply = op("ps:0", "apply", 12, 13, "rate_S7", "matmul_S9", kind="update", type="ResourceApplyAdam")
+    step = step._replace(ops=(*step.ops[:3], rate, apply, step.ops[4]))
+    whole = merged(part("worker:0", step))
+    assert ("push", "ps:0", "matmul", 2) in milliseconds(PathFinder(whole.runs).path(whole.runs))
+
+
 def test_a_wait_for_a_thread_is_named():
     ops = [op("worker:0", "a", 1, 2), op("worker:0", "b", 6, 7, "a", ready=2)]
     whole = merged(part("worker:0", run("worker:0", 7, 0, 8, ops, [], {"worker:0": 1})))
