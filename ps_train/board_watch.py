@@ -21,19 +21,19 @@ from ps_train.cluster import ENDED, TaskId
 
 CALL_SECS = 1.0
 NUM_ROUNDS = 40
-MAX_OF_A_ROUND = (
-    4  # looks at one round that are kept, the last ones: one that stood still for long is one of many
-)
+# Looks at one round that are kept, the last ones: one that stood still for long is one of many.
+MAX_OF_A_ROUND = 4
 
 Record = dict[str, Any]
 
 
 class Round(NamedTuple):
-    """Who owed a gradient to the open round and who had given one, of how many members."""
+    """Who owed a gradient to the open round and who had given one, of how many members; the round's number."""
 
     owing: tuple[str, ...]
     arrived: tuple[str, ...]
     num_members: int
+    number: int = 0
 
 
 class BoardWatch:
@@ -65,7 +65,6 @@ class BoardWatch:
         self.records: dict[str, Record] = {}
         self.changed_at: dict[str, float] = {}
         self.rounds: deque[Round] = deque(maxlen=NUM_ROUNDS)
-        self._number, self._num_of_it = -1, 0  # of the last round
 
     def tell(self, ends: Mapping[str, Record]) -> None:
         """Has the next look write that these tasks, by name, have ended, unless the board knows it or never heard of them."""
@@ -126,11 +125,9 @@ class BoardWatch:
         if self._reader is None:
             self._reader = LedgerReader(self._address, self._ps, described, self._names)
         seen = self._reader.read(CALL_SECS)[0]
-        self._num_of_it = self._num_of_it + 1 if seen.round == self._number else 1
-        self._number = seen.round
-        if self._num_of_it > MAX_OF_A_ROUND:
+        if [one.number for one in self.rounds][-MAX_OF_A_ROUND:] == [seen.round] * MAX_OF_A_ROUND:
             self.rounds.pop()
-        self.rounds.append(Round(seen.owing, seen.arrived, len(seen.members)))
+        self.rounds.append(Round(seen.owing, seen.arrived, len(seen.members), seen.round))
 
     def _disconnect(self) -> None:
         for one in (self._board, self._reader):

@@ -37,7 +37,7 @@ from ps_train.relapse import Relapse, cause_of
 from ps_train.ring import await_chief, await_loss, loss_of, not_ready
 from ps_train.server import session_config
 from ps_train.updates.allreduce import broadcast, rule_of
-from ps_train.wording import as_secs, counted
+from ps_train.wording import as_secs, steps_lost
 
 LOOK_SECS = 3.0
 OVER_SECS = 2.0  # between looks whether the job came to its end meanwhile
@@ -142,11 +142,9 @@ class SessionCreator(tf1.train.SessionCreator):
         graph = tf1.get_default_graph()
         if not graph.finalized:
             graph.finalize()
-        if self._runtime.peers is not None:
-            self._end_with_the_others()
+        self._end_with_the_others()
         timeouts = self._runtime.timeouts
-        bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
-        self._bound = bound
+        bound = self._bound = timeouts.startup_timeout_secs if self._is_first else timeouts.peer_timeout_secs
         if self._session is not None:
             self._note_loss()
         deadline = awake_clock() + bound
@@ -161,8 +159,7 @@ class SessionCreator(tf1.train.SessionCreator):
             except (*LOST, BoardError) as error:
                 self._is_first = False  # what the boards said so far may be of a ps that is gone
                 self._runtime.guard.check()
-                if self._runtime.peers is not None:
-                    self._end_with_the_others()
+                self._end_with_the_others()
                 if awake_clock() + min(ANSWER_SECS, bound / 4) > deadline:
                     raise PeerLostError(f"gave up after {as_secs(bound)} s: {cause_of(error)}") from None
                 if line_due.is_due(awake_clock()):
@@ -174,7 +171,9 @@ class SessionCreator(tf1.train.SessionCreator):
             return session
 
     def _end_with_the_others(self):
-        """Raises why: TensorFlow's collectives do not go on after the loss of a worker."""
+        """Raises why, if this worker has begun an all-reduce: TensorFlow's collectives do not go on after the loss of a worker."""
+        if self._runtime.peers is None:
+            return
         error = await_loss(self._runtime)
         self._runtime.guard.check()
         raise error or loss_of(self._runtime, {})
@@ -396,7 +395,7 @@ class SessionCreator(tf1.train.SessionCreator):
         lost = (self._runtime.report.global_step or 0) - (checkpoint_step(checkpoint) or 0)
         log.info("restored %s", checkpoint)
         if lost > 0:
-            log.warning("%s after it %s lost", counted(lost, "step"), "is" if lost == 1 else "are")
+            log.warning("%s", steps_lost(lost))
         self._runtime.report.restored_from = self._runtime.report.checkpoint = checkpoint
 
     def _check_initialized(self, session):

@@ -28,7 +28,7 @@ from ps_train.cluster import ENDED, Cluster, TaskId
 from ps_train.picture import LATE, NO_STEP, SILENT, SLOW, WAITING, Rate, Row
 from ps_train.status import NOT_SEEN
 from ps_train.status import SLOW as SLOW_RATE
-from ps_train.wording import counted
+from ps_train.wording import named
 
 SILENT_SECS = 5.0  # a record changes twice a second, and is read as often; on a busy host later
 NO_LONGER_SLOW_RATE = 0.7
@@ -178,7 +178,7 @@ class Pace:
         waits = waits or list(self._late)
         if not waits:
             return NO_STEP
-        return WAITING + (", ".join(waits) if len(waits) <= MAX_NAMED else counted(len(waits), "task"))
+        return WAITING + named(waits, "task", MAX_NAMED)
 
 
 def _is_awaited(name: str, seen: Round) -> bool:

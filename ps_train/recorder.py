@@ -11,6 +11,7 @@ each run of its graph: so a run that fails, as for NaN, has a number, too, and i
 """
 
 import contextlib
+import copy
 import hashlib
 import os
 import shutil
@@ -90,7 +91,7 @@ class Recorder:
         if saver is not None:
             save = graph.as_graph_element(saver.saver_def.save_tensor_name)
             bare = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), [save.op.name])
-            self._bare_saving = bare, type(saver.saver_def).FromString(saver.saver_def.SerializeToString())
+            self._bare_saving = bare, copy.deepcopy(saver.saver_def)
             save = _clone(save, bare)
             saver.saver_def.save_tensor_name = save.name
         parts = cut(step)

@@ -17,7 +17,7 @@ from ps_train.sight import LOOK_SECS, Look, Record, Sight
 from ps_train.staleness import Histogram
 from ps_train.tables import PLACEMENT, TRAFFIC, Held, Line, read_placement, read_traffic
 from ps_train.updates.standing import Standing
-from ps_train.wording import as_rate, counted
+from ps_train.wording import as_rate, named
 
 SLOW = 0.5  # of the median rate
 MIN_PASSED_STEPS = (
@@ -292,12 +292,9 @@ def waiting_for(ps: Sequence[str]) -> str:
     """
     if not ps:
         return ""
-    return f"waiting for {named(ps, 'ps task')}, which {'does' if len(ps) == 1 else 'do'} not answer"
-
-
-def named(names: Sequence[str], noun: str) -> str:
-    """A few names, or how many there are."""
-    return ", ".join(names) if len(names) <= MAX_NAMED else counted(len(names), noun)
+    return (
+        f"waiting for {named(ps, 'ps task', MAX_NAMED)}, which {'does' if len(ps) == 1 else 'do'} not answer"
+    )
 
 
 def _with_wait(
@@ -321,7 +318,7 @@ def _with_wait(
         remark = f"owes its gradient {of_step}"
     elif is_still and has_given and owing and not any("waiting for" in said for said in worker.remarks):
         have = "has not given its gradient" if len(owing) == 1 else "have not given their gradients"
-        remark = f"waiting for {named(owing, 'worker')}, which {have} {of_step}"
+        remark = f"waiting for {named(owing, 'worker', MAX_NAMED)}, which {have} {of_step}"
     return worker._replace(remarks=(*worker.remarks, remark)) if remark else worker
 
 

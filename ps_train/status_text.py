@@ -18,17 +18,17 @@ from ps_train.cluster import ENDED
 from ps_train.picture import SILENT
 from ps_train.stall import describe_round
 from ps_train.status import (
+    MAX_NAMED,
     NOT_SEEN,
     RoundStatus,
     Status,
     TaskStatus,
     as_silence,
-    named,
     unanswered,
     waiting_for,
 )
 from ps_train.tables import Held, Line, largest
-from ps_train.wording import as_bytes, as_rate, counted, describe_shares
+from ps_train.wording import as_bytes, as_rate, counted, describe_shares, named
 
 MAX_VARIABLES = 10
 MAX_LINES = 16
@@ -104,7 +104,7 @@ def why_unanswered(status: Status) -> str:
         there = [task.task for task in status.tasks if task.is_unanswered and not task.is_gone]
         are, where = ("is", "its host") if len(there) == 1 else ("are", "their hosts")
         return (
-            f"No ps answers, and not all of them are gone: the job waits for {named(there, 'ps task')}, which {are} stopped, "
+            f"No ps answers, and not all of them are gone: the job waits for {named(there, 'ps task', MAX_NAMED)}, which {are} stopped, "
             f"too busy, or cut off by the network. Look on {where}; or check --ps_hosts."
         )
     return "No ps answers. The job has ended, or was not started yet; or check --ps_hosts."

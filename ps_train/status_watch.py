@@ -81,11 +81,16 @@ def _is_end(last: Status | None, gone_secs: float) -> bool:
     return is_reached or bool(workers) and all(task.state in OVER for task in workers)
 
 
-def why_it_ended(status: Status, last_step: int | None) -> str:
-    """A line on a status of a watch, in which no ps has answered."""
-    if status.is_gone and last_step is not None:
-        return f"The job is gone: no ps answers any more. It was last seen at step {last_step}."
-    return why_unanswered(status)
+def why_it_ended(status: Status, last_step: int | None, is_waiting: bool = False) -> str:
+    """A line on a status of a watch, in which no ps has answered; `is_waiting`: it may yet."""
+    if not status.is_gone or last_step is None:
+        return why_unanswered(status)
+    if is_waiting:
+        return (
+            f"No ps answers any more; the job was last seen at step {last_step}. Waiting for it to come back, up to "
+            f"{GONE_SECS:.0f} s."
+        )
+    return f"The job is gone: no ps answers any more. It was last seen at step {last_step}."
 
 
 class Pane:
@@ -101,20 +106,12 @@ class Pane:
         self._stream, self._live, self._is_json = stream, live, is_json
         self.last_step: int | None = None
 
-    def _why(self, status: Status) -> str:
-        if status.is_gone and self.last_step is not None:
-            return (
-                f"No ps answers any more; the job was last seen at step {self.last_step}. Waiting for it to come back, up to "
-                f"{GONE_SECS:.0f} s."
-            )
-        return why_unanswered(status)
-
     def show(self, status: Status) -> None:
         """Shows it."""
         if status.step is not None:
             self.last_step = status.step
         now = time.strftime("%H:%M:%S")
-        why = [] if status.is_answered else [(self._why(status), False)]
+        why = [] if status.is_answered else [(why_it_ended(status, self.last_step, is_waiting=True), False)]
         lines = [*as_lines(status), *why]
         if self._is_json:
             print(as_json(as_dict(status)), file=self._stream, flush=True)

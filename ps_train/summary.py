@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ps_train import checkpoints, command_lines
 from ps_train.config import TrainConfig
-from ps_train.wording import counted
+from ps_train.wording import counted, steps_lost
 
 
 class Summary(NamedTuple):
@@ -101,7 +101,7 @@ def _newest(checkpoint: str | None, last_step: int | None) -> str:
     num_lost = (last_step or 0) - (checkpoints.checkpoint_step(checkpoint) or 0)
     if num_lost <= 0:
         return f"Checkpoint: {checkpoint}"
-    return f"Checkpoint: {checkpoint} ({counted(num_lost, 'step')} after it {'is' if num_lost == 1 else 'are'} lost)"
+    return f"Checkpoint: {checkpoint} ({steps_lost(num_lost)})"
 
 
 def _why(reason: str) -> str:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LOPSIDED = 1.5  # `imbalance`, from which on it is worth a word
 
@@ -42,6 +42,24 @@ def counted(number: int, noun: str) -> str:
     ('1 step', '2 steps')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def named(names: Sequence[str], noun: str, most: int) -> str:
+    """A few names, or if there are more than `most` how many.
+
+    >>> named(["ps:0", "ps:1"], "ps task", most=2), named(["ps:0", "ps:1"], "ps task", most=1)
+    ('ps:0, ps:1', '2 ps tasks')
+    """
+    return ", ".join(names) if len(names) <= most else counted(len(names), noun)
+
+
+def steps_lost(number: int) -> str:
+    """What becomes of the steps after a checkpoint.
+
+    >>> steps_lost(1), steps_lost(2)
+    ('1 step after it is lost', '2 steps after it are lost')
+    """
+    return f"{counted(number, 'step')} after it {'is' if number == 1 else 'are'} lost"
 
 
 def as_secs(secs: float) -> str:

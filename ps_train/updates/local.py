@@ -4,9 +4,9 @@
     step = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
     redirect(graph)                                # once the graph is built: the worker computes with the copies
 
-    session.run(optimizer.start)                     # the copies are what the ps has now
+    session.run(optimizer.start)                   # the copies are what the ps has now
     for _ in range(3):
-        session.run(optimizer.add)                   # a batch, and the user's optimizer on the copies
+        session.run(optimizer.add)                 # a batch, and the user's optimizer on the copies
     session.run(step)                              # the fourth, and the push of the difference
 
 Pushed is where the copies started minus where they are, as if it were a gradient, so that all that holds for gradients (rounds,
